@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine: a model, a paged KV pool, a store, and requests that run on them.
+ *
+ * Requests are streams: submit, then alternate between kn_engine_step (does one batch of work) and kn_request_next
+ * (returns the next event or KN_AGAIN). Several requests may be open at once; one step serves all of them.
+ *
+ *     kn_engine_open(&e, model, &eo, &err);
+ *     kn_request_submit(&r, e, &ro, &err);
+ *     for (;;) {
+ *         struct kn_event ev;
+ *         enum kn_status s = kn_request_next(r, &ev);
+ *         if (s == KN_AGAIN) s = kn_engine_step(e);
+ *         else if (s == KN_OK && ev.kind == KN_EVENT_KIND_TOKEN) emit(ev.token);
+ *         else if (s == KN_OK && ev.kind == KN_EVENT_KIND_DONE) break;
+ *         if (s != KN_OK && s != KN_AGAIN) break;
+ *     }
+ *     kn_request_close(&r);
+ *     kn_engine_flush(e, 0);    // wait for background publishing
+ *     kn_engine_close(&e);
+ *
+ * Threads: an engine and its requests belong to one thread, the one that steps. Publishing runs on a thread inside.
+ */
+#ifndef KINEMA_ENGINE_H
+#define KINEMA_ENGINE_H
+
+#include "model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kn_engine;
+struct kn_request;
+
+enum kn_kv_type { KN_KV_TYPE_F16 = 0, KN_KV_TYPE_BF16 = 1 };
+
+/* How published chunks are coded. Lossy presets are labelled so in what they print. */
+enum kn_preset {
+    KN_PRESET_DEFAULT = 0, /* what the engine was opened with; there: exact */
+    KN_PRESET_EXACT = 1,   /* the pool's own 16-bit values, bit for bit */
+    KN_PRESET_TILES = 2    /* KVCodec's token-tiles layout, lossless HEVC of quantised integers: lossy */
+};
+
+/* CPU levels that kernels may use, as a mask for opts.cpu_mask. */
+enum kn_cpu_level { KN_CPU_LEVEL_REF = 0, KN_CPU_LEVEL_AVX2 = 1, KN_CPU_LEVEL_AVX512 = 2 };
+
+struct kn_tiles_opts {
+    uint32_t levels;             /* quantiser levels of K and V, 4..256; 0: 64 */
+    uint32_t tokens_per_picture; /* "resolution", 1..chunk tokens, must divide the chunk; 0: chosen by shape */
+    uint32_t tile_height;        /* rows of one head's tile, must divide d_head; 0: chosen (about square) */
+};
+
+struct kn_engine_opts {
+    size_t size;              /* sizeof(struct kn_engine_opts) */
+    uint32_t n_ctx;           /* longest sequence, tokens; 0: the model's */
+    uint32_t n_threads;       /* compute threads, 1..256; 0: as many as the process may run on */
+    uint32_t prefill_chunk;   /* prompt tokens per step, 1..8192; 0: 256 */
+    uint64_t pool_bytes;      /* KV pool; 0: enough for one sequence of n_ctx tokens */
+    enum kn_kv_type kv_type;  /* f16 by default */
+    enum kn_cpu_level cpu_level_max_plus_1; /* 0: best that the machine has; otherwise 1 + the highest level allowed */
+    bool no_prefix_cache;     /* do not reuse blocks between requests */
+    const char *store_url;    /* NULL: no store */
+    uint64_t store_max_bytes; /* as struct kn_store_opts */
+    uint64_t store_ttl_s;
+    enum kn_preset preset;    /* for publishing and fetching; default exact */
+    struct kn_tiles_opts tiles;
+    uint32_t chunk_tokens;    /* tokens per stored chunk, a multiple of 16; 0: 256 */
+    uint32_t fetch_deadline_ms; /* a fetch that takes longer is cut: what arrived is used; 0: 30000 */
+};
+
+struct kn_sampler_opts {
+    float temperature;    /* 0: greedy (default) */
+    uint32_t top_k;       /* 0: off */
+    float top_p;          /* 0 or 1: off */
+    float min_p;          /* 0: off */
+    float repeat_penalty; /* 0 or 1: off; divides positive and multiplies negative logits of recent tokens */
+    uint32_t repeat_last; /* tokens looked back; 0: 64 */
+    uint64_t seed;        /* same seed, same tokens */
+};
+
+struct kn_request_opts {
+    size_t size;             /* sizeof(struct kn_request_opts) */
+    const int32_t *tokens;   /* the prompt; copied; at least one */
+    size_t n_tokens;
+    uint32_t max_tokens;     /* generated at most; 0: to the end of the context */
+    struct kn_sampler_opts sampler;
+    bool no_fetch;           /* do not look into the store */
+    bool no_publish;         /* do not write to the store */
+    bool ignore_stop;        /* generate past stop tokens (benchmarks) */
+    bool want_logits;        /* events carry the logits that chose each token */
+    const char *salt;        /* tenant: requests with different salts never share a prefix; NULL: "" */
+};
+
+enum kn_event_kind { KN_EVENT_KIND_TOKEN = 0, KN_EVENT_KIND_DONE = 1 };
+enum kn_stop_reason { KN_STOP_REASON_NONE = 0, KN_STOP_REASON_STOP = 1, KN_STOP_REASON_LENGTH = 2, KN_STOP_REASON_CANCELLED = 3, KN_STOP_REASON_ERROR = 4 };
+
+struct kn_event {
+    enum kn_event_kind kind;
+    int32_t token;              /* of TOKEN */
+    const float *logits;        /* n_vocab floats, or NULL; borrowed until the next step */
+    enum kn_stop_reason reason; /* of DONE */
+    enum kn_status status;      /* of DONE with reason ERROR */
+};
+
+/* Where a request stands. Times in nanoseconds from submit; 0 while not reached. */
+struct kn_request_stats {
+    uint64_t n_prompt;         /* tokens */
+    uint64_t n_done;           /* prompt tokens in the pool by now */
+    uint64_t n_cached;         /* of which from the prefix cache */
+    uint64_t n_fetched;        /* of which from the store */
+    uint64_t n_generated;
+    uint64_t fetch_wanted;     /* tokens that the running fetch will bring */
+    uint64_t fetch_bytes;      /* container bytes fetched so far */
+    uint64_t fetch_ns;         /* in lookup, download, decode, restore */
+    uint64_t n_misses;         /* chunks refused or missing although listed */
+    uint64_t ttft_ns;          /* submit to first token */
+    uint64_t total_ns;
+};
+
+struct kn_engine_stats {
+    uint32_t n_blocks, n_free_blocks, n_cached_blocks; /* blocks of the pool: all; unused; unreferenced but holding a prefix */
+    uint32_t block_tokens;
+    uint64_t block_bytes;
+    uint64_t published_chunks, published_bytes, published_raw_bytes; /* by this engine */
+    uint64_t publish_errors, publish_ns;
+    uint64_t n_steps, n_step_tokens;
+    uint32_t n_threads;
+    enum kn_cpu_level cpu_level;
+};
+
+/* Opens an engine on a model (which it references). Errors: KN_E_NOMEM, KN_E_ARG, KN_E_IO (store; said with its path). */
+KN_API enum kn_status kn_engine_open(struct kn_engine **out, struct kn_model *model, const struct kn_engine_opts *opts, struct kn_err *err);
+/* Cancels open requests, waits for the running publish, releases everything. Requests must be closed before. */
+KN_API void kn_engine_close(struct kn_engine **engine);
+/* One step: fetch, prefill or decode for every request that can move. KN_AGAIN when there is nothing to do. */
+KN_API enum kn_status kn_engine_step(struct kn_engine *engine);
+/* Waits until everything queued for publishing is written; timeout_ms 0 waits for ever. KN_E_TIMEOUT, or the first
+ * publish error since the last flush. */
+KN_API enum kn_status kn_engine_flush(struct kn_engine *engine, uint32_t timeout_ms);
+KN_API void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats *out);
+
+/* Queues a request. Errors: KN_E_ARG (empty prompt, unknown token), KN_E_CONTEXT (prompt longer than n_ctx),
+ * KN_E_FULL (cannot ever fit the pool). */
+KN_API enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *engine, const struct kn_request_opts *opts, struct kn_err *err);
+KN_API enum kn_status kn_request_next(struct kn_request *request, struct kn_event *event);
+KN_API void kn_request_cancel(struct kn_request *request);
+KN_API void kn_request_get_stats(const struct kn_request *request, struct kn_request_stats *out);
+/* BLAKE2b-128 of the 16-bit K and V that the pool holds for the request's first n_tokens positions, to prove that two
+ * caches are bit for bit the same. Valid until close. KN_E_ARG beyond what is there. */
+KN_API enum kn_status kn_request_kv_digest(const struct kn_request *request, uint64_t n_tokens, uint8_t digest[16]);
+KN_API void kn_request_close(struct kn_request **request);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A model on disk: GGUF file, tokenizer, chat template. Opening maps the file and checks every count, offset, type and
+ * shape in it; nothing is computed. A model is immutable after open and may be shared by threads and engines.
+ *
+ *     struct kn_model *m = NULL; struct kn_err err = {0};
+ *     struct kn_model_opts o = { .size = sizeof o, .path = "model.gguf" };
+ *     if (kn_model_open(&m, &o, &err)) fprintf(stderr, "%s\n", err.text);
+ *     kn_model_close(&m);
+ */
+#ifndef KINEMA_MODEL_H
+#define KINEMA_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kn_model;
+
+struct kn_model_opts {
+    size_t size;      /* sizeof(struct kn_model_opts) */
+    const char *path; /* GGUF file; borrowed for the call; no default */
+};
+
+/* What a model is. Strings are borrowed from the model. */
+struct kn_model_info {
+    const char *path;
+    const char *arch;          /* GGUF general.architecture, such as "llama" */
+    const char *name;          /* general.name or "" */
+    const char *quant;         /* type of most weight bytes, such as "Q4_1" */
+    const char *chat_template; /* "chatml", "llama3", "mistral" or "none" */
+    const char *pre_tokenizer; /* GGUF tokenizer.ggml.pre or "" */
+    uint8_t fingerprint[16];   /* BLAKE2b over the file's header, size and samples of every tensor */
+    uint64_t file_bytes;
+    uint64_t n_params;
+    uint64_t kv_bytes_per_token; /* with 16-bit K and V */
+    uint32_t n_layer, n_embd, n_head, n_kv_head, d_head, n_ff, n_vocab;
+    uint32_t n_ctx_train; /* tokens */
+    uint32_t n_tensors;
+    float rope_base, rms_eps;
+    int32_t bos, eos, eot; /* token ids, -1 when absent */
+};
+
+/* Opens a model. On success *out owns it; on failure *out is NULL and err (may be NULL) says why.
+ * Errors: KN_E_IO (missing file), KN_E_FORMAT (damaged), KN_E_UNSUPPORTED (architecture, tensor type or tokenizer, named). */
+KN_API enum kn_status kn_model_open(struct kn_model **out, const struct kn_model_opts *opts, struct kn_err *err);
+
+/* Releases the caller's reference (engines hold their own) and sets *model to NULL. NULL is fine. */
+KN_API void kn_model_close(struct kn_model **model);
+
+/* Borrowed until close. */
+KN_API const struct kn_model_info *kn_model_info(const struct kn_model *model);
+
+enum kn_tokenize_flags {
+    KN_TOKENIZE_SPECIAL = 1, /* recognise special tokens such as <|im_end|> in the text; otherwise they are plain text */
+    KN_TOKENIZE_BOS = 2      /* prepend BOS when the model asks for it */
+};
+
+/* Tokenizes n_bytes of text. ids has room for *n_ids; on return *n_ids is the full count. KN_E_ARG when the room was too
+ * small (nothing written past it). At most n_bytes + 1 ids result. Invalid UTF-8 is tokenized byte by byte. */
+KN_API enum kn_status kn_model_tokenize(const struct kn_model *model, const char *text, size_t n_bytes, unsigned flags,
+                                        int32_t *ids, size_t *n_ids);
+
+/* The bytes of one token (not NUL-terminated; may be part of a UTF-8 character), borrowed from the model.
+ * Special tokens give their text. KN_E_ARG for an id outside the vocabulary. */
+KN_API enum kn_status kn_model_token_bytes(const struct kn_model *model, int32_t id, const char **bytes, size_t *n_bytes);
+
+/* True for control tokens (BOS, <|im_end|>, ...). */
+KN_API bool kn_model_token_is_special(const struct kn_model *model, int32_t id);
+
+/* True for ids that end a reply (EOS, EOT, <|im_end|>, ...). */
+KN_API bool kn_model_token_is_stop(const struct kn_model *model, int32_t id);
+
+struct kn_chat_message {
+    const char *role; /* "system", "user", "assistant" */
+    const char *text;
+};
+
+/* Renders messages with the model's chat template into buf (capacity *n_bytes, NUL-terminated when it fits); *n_bytes
+ * becomes the length without NUL. add_reply opens the assistant's turn. KN_E_UNSUPPORTED without a known template. */
+KN_API enum kn_status kn_model_chat(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages,
+                                    bool add_reply, char *buf, size_t *n_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

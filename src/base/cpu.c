@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CPUID through the compiler's builtins, which check XCR0 for us. */
+#include "base/cpu.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+
+static _Atomic uint32_t cpu_mask = UINT32_MAX;
+
+uint32_t kni_cpu_flags_all(void)
+{
+    uint32_t flags = 0;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2"))
+        flags |= KNI_CPU_FLAG_AVX2;
+    if ((flags & KNI_CPU_FLAG_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        flags |= KNI_CPU_FLAG_AVX512;
+    if ((flags & KNI_CPU_FLAG_AVX512) && __builtin_cpu_supports("avx512vnni"))
+        flags |= KNI_CPU_FLAG_AVX512_VNNI;
+    if ((flags & KNI_CPU_FLAG_AVX512) && __builtin_cpu_supports("avx512bf16"))
+        flags |= KNI_CPU_FLAG_AVX512_BF16;
+#endif
+    return flags;
+}
+
+uint32_t kni_cpu_flags(void)
+{
+    return kni_cpu_flags_all() & atomic_load_explicit(&cpu_mask, memory_order_relaxed);
+}
+
+void kni_cpu_set_mask(uint32_t mask)
+{
+    atomic_store_explicit(&cpu_mask, mask, memory_order_relaxed);
+}
+
+uint32_t kni_cpu_count(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set))
+        return 1;
+    int n = CPU_COUNT(&set);
+    return n > 0 ? (uint32_t)n : 1;
+}
+
+const char *kni_cpu_level_name(uint32_t flags)
+{
+    return flags & KNI_CPU_FLAG_AVX512 ? "AVX-512" : flags & KNI_CPU_FLAG_AVX2 ? "AVX2" : "reference";
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From KV to bytes and back. A chunk is a run of consecutive tokens, all layers, coded into one self-describing container
+ * (doc/format-chunk.md). Encoding reads the pool through a kv view; restoring writes into it.
+ *
+ *     kv view --layout--> symbols/pictures --backend--> sections --container--> bytes
+ *
+ * A layout turns KV into sections and back; there is one table entry a layout (exact, tiles; later spectral).
+ * A codec handle holds scratch memory and backend contexts: one thread at a time; open one a worker.
+ */
+#ifndef KNI_CODEC_CODEC_H
+#define KNI_CODEC_CODEC_H
+
+#include "base/hash.h"
+#include "base/status.h"
+#include "device/kv_view.h"
+
+enum kni_layout_id { KNI_LAYOUT_ID_EXACT = 1, KNI_LAYOUT_ID_TILES = 2, KNI_LAYOUT_ID_SPECTRAL = 3 };
+enum kni_backend_id { KNI_BACKEND_ID_ZSTD = 1, KNI_BACKEND_ID_HEVC = 2, KNI_BACKEND_ID_RANS = 3 };
+
+/* What a chunk is. Everything here is in the container's header; a mismatch with what is expected is a miss. */
+struct kni_chunk_meta {
+    uint8_t fingerprint[16];     /* of the model */
+    uint8_t profile[16];         /* id of the profile; zero for exact and tiles */
+    struct kni_hash chain;       /* chain hash at the chunk's end */
+    enum kn_preset preset;
+    uint32_t first_token, n_tokens; /* positions covered; both multiples of 16 */
+    struct kni_kv_layout kv;
+};
+
+struct kni_codec;
+
+struct kni_codec_opts {
+    enum kn_preset preset;      /* what to encode as; restore reads any */
+    struct kn_tiles_opts tiles; /* zero: defaults */
+};
+
+/* Errors at open: KN_E_UNSUPPORTED when the preset cannot be encoded here (plugin missing); restoring still works with
+ * a handle opened for exact. */
+enum kn_status kni_codec_open(struct kni_codec **out, const struct kni_codec_opts *opts, struct kn_err *err);
+void kni_codec_close(struct kni_codec **codec);
+
+/* Encodes positions meta->first_token .. + n_tokens of view. *data is allocated (kni_free by the caller), *n_bytes its size. */
+enum kn_status kni_chunk_encode(struct kni_codec *codec, const struct kni_chunk_meta *meta, const struct kni_kv_view *view,
+                                void **data, size_t *n_bytes, struct kn_err *err);
+
+/* Reads and checks a container's header: magic, version, sizes, header checksum. Section checksums are checked as each
+ * is read. Hostile bytes: KN_E_FORMAT; another version: KN_E_MISMATCH. */
+enum kn_status kni_chunk_read_meta(const void *data, size_t n_bytes, struct kni_chunk_meta *out, struct kn_err *err);
+
+/* Checks the whole container: header and every section's checksum. */
+enum kn_status kni_chunk_verify(const void *data, size_t n_bytes, struct kn_err *err);
+
+/* Checks the container against expect (KN_E_MISMATCH names the field), then decodes it into view's blocks, piece by piece
+ * (picture by picture for video). On failure the covered positions hold rubbish and must not be used. Never trusts a
+ * length; working memory stays bounded and is reported by kni_codec_working_bytes. */
+enum kn_status kni_chunk_restore(struct kni_codec *codec, const void *data, size_t n_bytes, const struct kni_chunk_meta *expect,
+                                 const struct kni_kv_view *view, struct kn_err *err);
+
+/* Peak bytes of scratch that this handle has held, backends' picture buffers counted. */
+size_t kni_codec_working_bytes(const struct kni_codec *codec);
+
+/* "exact", "tiles"; KN_PRESET_DEFAULT for an unknown name. */
+const char *kni_preset_name(enum kn_preset preset);
+enum kn_preset kni_preset_from_name(const char *name);
+
+#endif

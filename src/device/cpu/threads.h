@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pool of compute threads that run one function together: fork, work, join. The caller is worker 0, so a pool of one
+ * thread starts none. Workers spin for a few microseconds between jobs, then sleep on a condition variable: a decode step
+ * forks some hundred times. No allocation in run. One owner thread calls run; no nesting.
+ */
+#ifndef KNI_DEVICE_CPU_THREADS_H
+#define KNI_DEVICE_CPU_THREADS_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct kni_threads;
+
+/* worker in 0..n_workers-1. */
+typedef void (*kni_threads_fn)(void *arg, uint32_t worker, uint32_t n_workers);
+
+/* n_threads 1..256; 0: kni_cpu_count(). */
+enum kn_status kni_threads_open(struct kni_threads **out, uint32_t n_threads);
+void kni_threads_close(struct kni_threads **threads);
+uint32_t kni_threads_count(const struct kni_threads *threads);
+/* Calls fn on every worker and returns when all have returned; their writes are visible to the caller. */
+void kni_threads_run(struct kni_threads *threads, kni_threads_fn fn, void *arg);
+/* Barrier inside fn: every worker must call it the same number of times. */
+void kni_threads_barrier(struct kni_threads *threads);
+
+#endif

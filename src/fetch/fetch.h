@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Moving KV between the pool and a store, beside the engine's steps.
+ *
+ *   fetch:    lookup -> (engine reserves blocks) -> per chunk: download -> decode -> restore, overlapping, in order
+ *   publish:  blocks -> encode -> put chunk -> put manifest entry (last), in the background
+ *
+ * The owner thread (the engine's) begins, polls and ends; workers inside do the rest and talk through small rings. Nothing
+ * here blocks the owner except kni_fetch_end (waits until no worker writes into the job's blocks) and the flush.
+ * A failed, late or refused chunk ends the job there: what arrived in order counts, the rest is recomputed by the caller.
+ */
+#ifndef KNI_FETCH_FETCH_H
+#define KNI_FETCH_FETCH_H
+
+#include <stdbool.h>
+
+#include "codec/codec.h"
+
+struct kni_fetcher;
+struct kni_fetch; /* one job */
+
+struct kni_fetcher_opts {
+    const char *store_url; /* borrowed for the call, as are all below */
+    uint64_t max_bytes, ttl_s;
+    enum kn_preset preset; /* never DEFAULT */
+    struct kn_tiles_opts tiles;
+    uint32_t chunk_tokens; /* multiple of 16 */
+    uint32_t n_workers;    /* decode and encode threads, 1..64 */
+    uint32_t deadline_ms;  /* of one fetch */
+    uint8_t fingerprint[16];
+    struct kni_kv_layout kv;
+};
+
+enum kn_status kni_fetcher_open(struct kni_fetcher **out, const struct kni_fetcher_opts *opts, struct kn_err *err);
+/* Ends the workers; queued publishes that have not begun are dropped (flush first to keep them). */
+void kni_fetcher_close(struct kni_fetcher **fetcher);
+
+enum kni_fetch_state {
+    KNI_FETCH_STATE_LOOKUP,  /* asking the store */
+    KNI_FETCH_STATE_READY,   /* n_wanted is known; waits for kni_fetch_start */
+    KNI_FETCH_STATE_RUNNING,
+    KNI_FETCH_STATE_DONE     /* n_restored is final; 0 when nothing was there */
+};
+
+struct kni_fetch_progress {
+    enum kni_fetch_state state;
+    uint32_t n_wanted;   /* tokens of the prefix, from position 0, that the store can bring (whole chunks; counts first_token) */
+    uint32_t n_restored; /* tokens from position 0 that are in the pool, in order; at least first_token */
+    uint64_t n_bytes;    /* container bytes read so far */
+    uint64_t n_misses;   /* chunks that were listed but refused or gone */
+    uint64_t elapsed_ns;
+};
+
+/* Looks for stored chunks that continue positions 0..first_token (already in the pool; rounded down to a chunk by us) of
+ * this prompt. Only whole chunks below n_tokens count, and at least one token is left to the engine. Copies tokens. */
+enum kn_status kni_fetch_begin(struct kni_fetch **out, struct kni_fetcher *fetcher, const int32_t *tokens, uint32_t n_tokens,
+                               uint32_t first_token, const char *salt);
+/* view: blocks for positions 0..n_tokens of the job are there and writable beyond first_token; its table is copied. Fetches
+ * at most up to n_tokens (less than n_wanted when the engine could not reserve all). */
+enum kn_status kni_fetch_start(struct kni_fetch *fetch, const struct kni_kv_view *view, uint32_t n_tokens);
+void kni_fetch_poll(struct kni_fetch *fetch, struct kni_fetch_progress *out);
+/* Cancels if still running, waits for its workers, frees. */
+void kni_fetch_end(struct kni_fetch **fetch);
+/* Sleeps until any job or publish has news, at most timeout_ms: for an owner that has nothing else to do. */
+void kni_fetcher_wait(struct kni_fetcher *fetcher, uint32_t timeout_ms);
+
+/* Publishes the whole chunks of positions 0..n_tokens that the store does not have yet. The blocks in view must stay
+ * untouched until kni_publish_poll has returned cookie (the caller holds references). Copies tokens and table. */
+enum kn_status kni_publish_submit(struct kni_fetcher *fetcher, const int32_t *tokens, uint32_t n_tokens, const char *salt,
+                                  const struct kni_kv_view *view, void *cookie);
+/* Returns finished publishes one by one: true and *cookie. *status tells how it went. */
+bool kni_publish_poll(struct kni_fetcher *fetcher, void **cookie, enum kn_status *status);
+
+struct kni_publish_stats { uint64_t n_chunks, n_bytes, raw_bytes, n_errors, busy_ns, n_queued; };
+void kni_publish_get_stats(struct kni_fetcher *fetcher, struct kni_publish_stats *out);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A model inside the library: what kn_model holds. Three parts: hyper-parameters, weights (pointers into the mapped
+ * file), and the tokenizer. Immutable after open, reference counted, any thread.
+ */
+#ifndef KNI_MODEL_MODEL_H
+#define KNI_MODEL_MODEL_H
+
+#include <stdatomic.h>
+
+#include "base/arena.h"
+#include "base/dtype.h"
+#include "base/file.h"
+#include "kinema/model.h"
+
+/* One weight matrix or vector, row-major: ne[0] is the row length (input width), ne[1] the number of rows (outputs). */
+struct kni_tensor {
+    const char *name;
+    const void *data; /* into the mapped file, at least 32-byte aligned relative to its start as the file says */
+    enum kni_dtype type;
+    uint32_t n_dims;
+    uint64_t ne[4];
+    uint64_t n_bytes;
+};
+
+enum kni_rope_style { KNI_ROPE_STYLE_NORM = 0 /* pairs (2i, 2i+1) */, KNI_ROPE_STYLE_NEOX = 1 /* pairs (i, i+d/2) */ };
+
+struct kni_hparams {
+    uint32_t n_layer, n_embd, n_head, n_kv_head, d_head, n_ff, n_vocab, n_ctx_train;
+    uint32_t rope_dim; /* rotated components of a head, even, at most d_head */
+    enum kni_rope_style rope_style;
+    float rope_base, rms_eps;
+};
+
+/* Absent tensors are NULL. */
+struct kni_layer {
+    const struct kni_tensor *attn_norm, *wq, *wk, *wv, *wo, *ffn_norm, *w_gate, *w_up, *w_down;
+};
+
+struct kni_gguf;
+struct kni_tokenizer;
+
+struct kn_model {
+    _Atomic uint32_t n_refs;
+    struct kni_arena arena; /* everything below that is not the file */
+    struct kni_file_map file;
+    struct kni_gguf *gguf;
+    struct kni_tokenizer *tokenizer;
+    struct kn_model_info info;
+    struct kni_hparams hparams;
+    const struct kni_tensor *tok_embd, *output_norm, *output; /* output == tok_embd when tied */
+    struct kni_layer *layers;                                  /* n_layer */
+};
+
+struct kn_model *kni_model_ref(struct kn_model *model);
+
+#endif

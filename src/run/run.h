@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One step of a model: a mixed batch of prompt chunks and decodes goes through all layers; K and V are written to the
+ * pool, logits come out. The workspace is allocated at open for max_tokens rows: a step allocates nothing.
+ *
+ * Rows of all items are stacked into one matrix [n_rows, n_embd]; matrix products run on all rows, attention per item.
+ * Owner thread: the one that opened it.
+ */
+#ifndef KNI_RUN_RUN_H
+#define KNI_RUN_RUN_H
+
+#include "device/cpu/threads.h"
+#include "device/kv_view.h"
+#include "model/model.h"
+
+struct kni_run;
+
+struct kni_run_opts {
+    struct kn_model *model;      /* borrowed; outlives the run */
+    struct kni_threads *threads; /* borrowed */
+    uint32_t max_tokens;         /* rows of one step over all items */
+    uint32_t max_logits;         /* rows of logits over all items of one step, at least 1 */
+    uint32_t n_ctx;              /* highest position + 1 */
+    enum kn_kv_type kv_type;
+};
+
+struct kni_run_item {
+    struct kni_kv_view kv;   /* has blocks for positions 0 .. first_pos + n_tokens - 1, the last ones writable */
+    const int32_t *tokens;   /* n_tokens ids, valid ones */
+    uint32_t n_tokens;
+    uint32_t first_pos;      /* position of tokens[0]; earlier positions are in the pool */
+    uint32_t n_logits;       /* logits of the last n_logits tokens are wanted, 0..n_tokens */
+    float *logits;           /* out: [n_logits][n_vocab]; caller's memory */
+};
+
+enum kn_status kni_run_open(struct kni_run **out, const struct kni_run_opts *opts, struct kn_err *err);
+void kni_run_close(struct kni_run **run);
+/* KN_E_ARG when the items exceed max_tokens or max_logits. Same result for every split of a prompt into steps, up to
+ * float rounding. */
+enum kn_status kni_run_step(struct kni_run *run, const struct kni_run_item *items, uint32_t n_items);
+
+#endif
