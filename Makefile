@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+# The few commands that a newcomer needs; CMake does the work. `make demo` and `make test` set everything up themselves:
+# Debian packages (when root), the model (into the cache folder), the build.
+BUILD ?= build
+JOBS ?= $(shell nproc)
+WERROR ?= OFF
+PREFIX ?= /usr/local
+DEMO_ARGS ?=
+BENCH_ARGS ?= --peer llama.cpp
+
+CMAKE = cmake -G Ninja -DKN_MODEL="$$(tools/fetch-model --path)"
+CTEST = ctest --output-on-failure -j2
+
+.PHONY: help demo test test-release test-asan build build-asan build-clang setup model check bench bench-peers install clean
+
+help:
+	@echo 'make demo         set up, build, and show a prefix that is fetched instead of recomputed'
+	@echo 'make test         set up, build, run all tests, then unit, kernel, fuzz and fault tests under ASan and UBSan'
+	@echo 'make build        $(BUILD)/kinema, libkinema.so, libkinema_x265.so'
+	@echo 'make model        download the demo model; its path is the last line'
+	@echo 'make check        layers, symbols, headers, banned functions, ...; clang with warnings as errors'
+	@echo 'make bench-peers  build llama.cpp for the benchmark (minutes, once)'
+	@echo 'make bench        prefill and decode speed beside llama.cpp'
+	@echo 'make install      into $(PREFIX) (PREFIX=..., DESTDIR=...)'
+	@echo 'make clean        remove the build folders; the cache folder stays'
+
+setup:
+	@tools/setup
+
+model: setup
+	@tools/fetch-model
+
+build: setup
+	@$(CMAKE) -S . -B $(BUILD) -DKN_WERROR=$(WERROR) >/dev/null
+	@cmake --build $(BUILD) -j $(JOBS)
+
+demo: build model
+	@$(BUILD)/kinema demo -m "$$(tools/fetch-model --path)" $(DEMO_ARGS)
+
+test: test-release test-asan
+
+test-release: build model
+	@cd $(BUILD) && $(CTEST)
+
+# Debug is -O1 here: fast enough for the suite under sanitizers.
+build-asan: setup
+	@$(CMAKE) -S . -B $(BUILD)-asan -DCMAKE_BUILD_TYPE=Debug -DKN_SANITIZE=address,undefined >/dev/null
+	@cmake --build $(BUILD)-asan -j $(JOBS)
+
+test-asan: build-asan model
+	@cd $(BUILD)-asan && $(CTEST) -L '^(unit|kernel|fuzz|fault)$$'
+
+build-clang: setup
+	@$(CMAKE) -S . -B $(BUILD)-clang -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=Debug -DKN_WERROR=ON >/dev/null
+	@cmake --build $(BUILD)-clang -j $(JOBS)
+
+check: build build-clang
+	@tools/check --build $(BUILD)
+
+bench-peers: setup
+	@tools/build-peers
+
+bench: build model
+	@$(BUILD)/kinema bench engine -m "$$(tools/fetch-model --path)" $(BENCH_ARGS)
+
+install: build
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-clang
