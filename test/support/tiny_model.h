@@ -13,6 +13,7 @@
 #ifndef KN_TEST_TINY_MODEL_H
 #define KN_TEST_TINY_MODEL_H
 
+#include <math.h>
 #include <stdbool.h>
 
 #include "base/dtype.h"
@@ -40,7 +41,7 @@ static inline const char *const *kn_tiny_merges(unsigned *n)
     static const char *const merges[] = {
         "\xc4\xa0 t", "\xc4\xa0 a", "h e", "i n",  "r e",  "o n",  "\xc4\xa0t he", "e r", "\xc4\xa0 s", "a t", "\xc4\xa0 o", "e n",
         "\xc4\xa0 c", "i t",        "i s", "o r",  "e s",  "in g", "l l",          "a n", "e d",        "l e", "a r",        "o u",
-        "\xc4\xa0a n", "\xc4\xa0an d", "\xc4\xa0 \xc4\xa0", "\xc4\xa0\xc4\xa0 \xc4\xa0\xc4\xa0", "\xc4\x8a \xc4\x8a", "u n", "n d", "a l",
+        "\xc4\xa0" "a n", "\xc4\xa0" "an d", "\xc4\xa0 \xc4\xa0", "\xc4\xa0\xc4\xa0 \xc4\xa0\xc4\xa0", "\xc4\x8a \xc4\x8a", "u n", "n d", "a l",
     };
     *n = sizeof merges / sizeof *merges;
     return merges;
@@ -199,7 +200,7 @@ static inline void kn_tiny_model_build(struct kn_gguf_writer *w, const struct kn
     kn_gguf_put_f32(w, key, 10000.0f);
     kn_tiny_tokenizer(w, &o);
 
-    float a = 1.7f / __builtin_sqrtf((float)n_embd), a_ff = 1.7f / __builtin_sqrtf((float)n_ff);
+    float a = 1.7f / sqrtf((float)n_embd), a_ff = 1.7f / sqrtf((float)n_ff);
     kn_tiny_tensor(w, "token_embd.weight", o.type, n_embd, n_vocab, 0.2f, 0, &rng);
     for (uint32_t l = 0; l < n_layer; l++) {
         const struct { const char *name; uint64_t n_in, n_out; float amplitude; } t[] = {
