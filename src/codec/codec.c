@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The codec handle: picks the layout, checks containers and arguments, and leaves the coding to the layout. Nothing here
+ * knows how values are coded. Owner: one thread at a time a handle; the tables are constant.
+ */
+#include "codec/codec.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "codec/layout.h"
+
+/* One entry a layout. KNI_LAYOUT_ID_SPECTRAL takes its seat here, with backend hevc or rans. */
+static const struct kni_layout_ops *const layouts[] = {&kni_layout_exact};
+#define N_LAYOUTS (sizeof layouts / sizeof *layouts)
+
+static const struct kni_layout_ops *layout_of_preset(enum kn_preset preset)
+{
+    for (size_t i = 0; i < N_LAYOUTS; i++)
+        if (layouts[i]->preset == preset)
+            return layouts[i];
+    return NULL;
+}
+
+static const struct kni_layout_ops *layout_of_container(const struct kni_container *c)
+{
+    const struct kni_container_header *h = &c->header;
+    for (size_t i = 0; i < N_LAYOUTS; i++)
+        if (layouts[i]->layout == h->layout && layouts[i]->backend == h->backend && layouts[i]->preset == h->meta.preset)
+            return layouts[i];
+    return NULL;
+}
+
+const char *kni_preset_name(enum kn_preset preset)
+{
+    if (preset == KN_PRESET_DEFAULT)
+        return "default";
+    const struct kni_layout_ops *ops = layout_of_preset(preset);
+    return ops ? ops->name : "unknown";
+}
+
+enum kn_preset kni_preset_from_name(const char *name)
+{
+    for (size_t i = 0; name && i < N_LAYOUTS; i++)
+        if (!strcmp(layouts[i]->name, name))
+            return layouts[i]->preset;
+    return KN_PRESET_DEFAULT;
+}
+
+enum kn_status kni_codec_open(struct kni_codec **out, const struct kni_codec_opts *opts, struct kn_err *err)
+{
+    *out = NULL;
+    enum kn_preset preset = opts->preset == KN_PRESET_DEFAULT ? KN_PRESET_EXACT : opts->preset;
+    const struct kni_layout_ops *encoder = layout_of_preset(preset);
+    if (!encoder)
+        return kni_err_set(err, KN_E_ARG, "unknown preset %d; use exact or tiles", (int)preset);
+    struct kni_codec *codec = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *codec, 0);
+    if (!codec)
+        return kni_err_set(err, KN_E_NOMEM, "no memory for a codec handle");
+    codec->encoder = encoder;
+    codec->tiles_opts = opts->tiles;
+    enum kn_status s = encoder->open_encoder(codec, err);
+    if (s != KN_OK)
+        kni_codec_close(&codec);
+    *out = codec;
+    return s;
+}
+
+void kni_codec_close(struct kni_codec **codec)
+{
+    if (!*codec)
+        return;
+    for (size_t i = 0; i < N_LAYOUTS; i++)
+        layouts[i]->close(*codec);
+    kni_free(*codec);
+    *codec = NULL;
+}
+
+void kni_codec_working_add(struct kni_codec *codec, size_t old_bytes, size_t new_bytes)
+{
+    codec->working_bytes = codec->working_bytes - old_bytes + new_bytes;
+    if (codec->working_bytes > codec->peak_working_bytes)
+        codec->peak_working_bytes = codec->working_bytes;
+}
+
+size_t kni_codec_working_bytes(const struct kni_codec *codec)
+{
+    return codec->peak_working_bytes;
+}
+
+static enum kn_status check_view(const struct kni_chunk_meta *meta, const struct kni_kv_view *view, struct kn_err *err)
+{
+    const struct kni_kv_layout *a = &meta->kv, *b = &view->layout;
+    if (a->n_layer != b->n_layer || a->n_kv_head != b->n_kv_head || a->d_head != b->d_head || a->type != b->type)
+        return kni_err_set(err, KN_E_ARG, "the chunk's KV shape is not the pool's");
+    uint64_t end = (uint64_t)meta->first_token + meta->n_tokens;
+    if (meta->n_tokens == 0 || end > (uint64_t)view->n_blocks * KNI_BLOCK_TOKENS)
+        return kni_err_set(err, KN_E_ARG, "positions %u..%llu do not lie in a view of %u blocks", meta->first_token,
+                           (unsigned long long)end, view->n_blocks);
+    return KN_OK;
+}
+
+enum kn_status kni_chunk_encode(struct kni_codec *codec, const struct kni_chunk_meta *meta, const struct kni_kv_view *view,
+                                void **data, size_t *n_bytes, struct kn_err *err)
+{
+    *data = NULL;
+    *n_bytes = 0;
+    const struct kni_layout_ops *ops = codec->encoder;
+    struct kni_container_writer w = {0};
+    struct kni_container_header header = {.meta = *meta, .layout = ops->layout, .backend = ops->backend};
+    if (meta->preset != KN_PRESET_DEFAULT && meta->preset != ops->preset)
+        return kni_err_set(err, KN_E_ARG, "this codec handle encodes preset %s, not %s", ops->name, kni_preset_name(meta->preset));
+    header.meta.preset = ops->preset;
+    enum kn_status s = check_view(meta, view, err);
+    if (s == KN_OK)
+        s = ops->plan(codec, &header, err);
+    if (s == KN_OK)
+        s = kni_container_writer_init(&w, &header, err);
+    if (s == KN_OK)
+        s = ops->encode(codec, view, &w, err);
+    if (s == KN_OK)
+        kni_container_writer_finish(&w, data, n_bytes);
+    kni_container_writer_fini(&w);
+    return s;
+}
+
+enum kn_status kni_chunk_read_meta(const void *data, size_t n_bytes, struct kni_chunk_meta *out, struct kn_err *err)
+{
+    struct kni_container c;
+    enum kn_status s = kni_container_open(&c, data, n_bytes, err);
+    if (s == KN_OK)
+        *out = c.header.meta;
+    return s;
+}
+
+enum kn_status kni_chunk_verify(const void *data, size_t n_bytes, struct kn_err *err)
+{
+    struct kni_container c;
+    enum kn_status s = kni_container_open(&c, data, n_bytes, err);
+    for (uint32_t i = 0; s == KN_OK && i < c.header.n_sections; i++) {
+        enum kni_section_kind kind;
+        uint32_t index;
+        const uint8_t *bytes;
+        size_t size;
+        s = kni_container_section(&c, i, &kind, &index, &bytes, &size, err);
+    }
+    return s;
+}
+
+enum kn_status kni_chunk_restore(struct kni_codec *codec, const void *data, size_t n_bytes, const struct kni_chunk_meta *expect,
+                                 const struct kni_kv_view *view, struct kn_err *err)
+{
+    struct kni_container c;
+    enum kn_status s = kni_container_open(&c, data, n_bytes, err);
+    if (s == KN_OK)
+        s = kni_container_match(&c, expect, err);
+    if (s == KN_OK)
+        s = check_view(&c.header.meta, view, err);
+    if (s != KN_OK)
+        return s;
+    const struct kni_layout_ops *ops = layout_of_container(&c);
+    if (!ops)
+        return kni_err_set(err, KN_E_MISMATCH, "chunk has preset %u, layout %u, backend %u, a combination that this build does not read",
+                           (unsigned)c.header.meta.preset, (unsigned)c.header.layout, (unsigned)c.header.backend);
+    return ops->restore(codec, &c, view, err);
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The container of one chunk: a header that says everything about the chunk, a table of sections, a checksum over both,
+ * and the sections one after the other without gaps (doc/format-chunk.md gives every offset).
+ *
+ *     [ fixed header 128 ][ table: n_sections x 32 ][ XXH3-64 of all before ][ section 0 ][ section 1 ] ...
+ *
+ * The checksum lies after the table so that one pass covers every header byte. Sections must touch: that alone excludes
+ * overlaps, gaps that hide bytes, and offsets outside. Nothing of a container that comes from outside is trusted before
+ * the checksum fits, and even then every number is bounded, since whoever writes to a store can also compute XXH3.
+ *
+ * Version policy: a reader knows one version. Anything else is KN_E_MISMATCH, which callers treat as a miss.
+ */
+#ifndef KNI_CODEC_CONTAINER_H
+#define KNI_CODEC_CONTAINER_H
+
+#include "codec/codec.h"
+
+#define KNI_CONTAINER_VERSION 1u
+#define KNI_CONTAINER_FIXED_BYTES 128u
+#define KNI_CONTAINER_ENTRY_BYTES 32u
+
+/* Bounds of what a reader accepts: far above real models, far below what would let a forged header ask for gigabytes. */
+#define KNI_CONTAINER_MAX_SECTIONS 8192u
+#define KNI_CONTAINER_MAX_LAYERS 1024u
+#define KNI_CONTAINER_MAX_KV_HEADS 256u
+#define KNI_CONTAINER_MAX_D_HEAD 1024u
+#define KNI_CONTAINER_MAX_TOKENS 65536u
+
+enum kni_section_kind {
+    KNI_SECTION_KIND_EXACT_LOW = 1,  /* zstd; low bytes of one layer's K or V; index layer * 2 + is_v */
+    KNI_SECTION_KIND_EXACT_HIGH = 2, /* the same for high bytes */
+    KNI_SECTION_KIND_TILES_SCALE = 3, /* zstd; all per-token scales; index 0 */
+    KNI_SECTION_KIND_TILES_VIDEO = 4  /* HEVC; one layer group's K or V; index group * 2 + is_v */
+};
+
+/* How the tiles layout cut this chunk; all zero for other layouts. */
+struct kni_tiling {
+    uint32_t levels;             /* quantiser levels, 4..256 */
+    uint32_t tokens_per_picture; /* the "resolution" */
+    uint32_t tile_height;        /* rows of one head's tile */
+    uint32_t head_cols;          /* heads side by side in a token's tile; divides n_kv_head */
+    uint32_t grid_cols;          /* tokens side by side in a picture */
+};
+
+struct kni_container_header {
+    struct kni_chunk_meta meta;
+    enum kni_layout_id layout;
+    enum kni_backend_id backend;
+    struct kni_tiling tiling;
+    uint32_t n_sections;
+};
+
+/* ---- reading: a view into the caller's bytes, nothing allocated */
+
+struct kni_container {
+    struct kni_container_header header;
+    const uint8_t *data;
+    size_t n_bytes;
+};
+
+/* Checks magic, version, sizes, header checksum, table and the range of each field. data is borrowed while out is used. */
+enum kn_status kni_container_open(struct kni_container *out, const void *data, size_t n_bytes, struct kn_err *err);
+/* Section i of the table (i < n_sections) after checking its checksum against its bytes. */
+enum kn_status kni_container_section(const struct kni_container *c, uint32_t i, enum kni_section_kind *kind, uint32_t *index,
+                                     const uint8_t **bytes, size_t *n_bytes, struct kn_err *err);
+/* The same, and it must be of this kind and index: layouts write sections in one fixed order. */
+enum kn_status kni_container_expect(const struct kni_container *c, uint32_t i, enum kni_section_kind kind, uint32_t index,
+                                    const uint8_t **bytes, size_t *n_bytes, struct kn_err *err);
+/* KN_E_MISMATCH naming the first field in which c is not what is expected. expect->preset KN_PRESET_DEFAULT: any. */
+enum kn_status kni_container_match(const struct kni_container *c, const struct kni_chunk_meta *expect, struct kn_err *err);
+
+/* ---- writing: one growing buffer, owned by the writer until finish */
+
+struct kni_container_writer {
+    struct kni_container_header header;
+    uint8_t *data;
+    size_t used_bytes, capacity_bytes;
+    size_t section_at; /* where the open section began */
+    uint32_t n_done;   /* sections ended */
+};
+
+/* header->n_sections must be final; room for the header is set aside. KN_E_NOMEM, KN_E_ARG (a field out of range). */
+enum kn_status kni_container_writer_init(struct kni_container_writer *w, const struct kni_container_header *header, struct kn_err *err);
+/* Room for n_bytes more, or NULL when out of memory. The pointer lives until the next call. */
+uint8_t *kni_container_writer_reserve(struct kni_container_writer *w, size_t n_bytes);
+/* n_bytes of the room reserved are filled now. */
+void kni_container_writer_commit(struct kni_container_writer *w, size_t n_bytes);
+/* Ends the section that holds all bytes committed since the last end. */
+void kni_container_writer_end_section(struct kni_container_writer *w, enum kni_section_kind kind, uint32_t index);
+/* Writes header and checksum; gives the buffer to the caller (kni_free). All sections must be there. */
+void kni_container_writer_finish(struct kni_container_writer *w, void **data, size_t *n_bytes);
+/* Frees the buffer of a writer that was not finished. Zeroed writers are fine. */
+void kni_container_writer_fini(struct kni_container_writer *w);
+
+/* Recomputes the checksums of a container whose structure is intact, so that tests and fuzzers get past them. Does
+ * nothing to bytes that are no container. */
+void kni_container_refresh_checksums(void *data, size_t n_bytes);
+
+#endif
