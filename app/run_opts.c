@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parses the arguments of `kinema run`; see run_opts.h. A value that makes no sense is refused with its limits. */
+#include "run_opts.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+
+enum opt {
+    OPT_SYSTEM = 256, OPT_RAW, OPT_TEMP, OPT_TOP_K, OPT_TOP_P, OPT_MIN_P, OPT_REPEAT_PENALTY, OPT_REPEAT_LAST, OPT_SEED, OPT_CHUNK,
+    OPT_KV_TYPE, OPT_POOL, OPT_STORE, OPT_STORE_MAX, OPT_STORE_TTL, OPT_PRESET, OPT_LEVELS, OPT_PER_PICTURE, OPT_CHUNK_TOKENS,
+    OPT_DEADLINE, OPT_SALT, OPT_NO_FETCH, OPT_NO_PUBLISH, OPT_CPU, OPT_JSON, OPT_IGNORE_STOP
+};
+
+static const struct option table[] = {
+    {"model", required_argument, NULL, 'm'},
+    {"prompt", required_argument, NULL, 'p'},
+    {"file", required_argument, NULL, 'f'},
+    {"predict", required_argument, NULL, 'n'},
+    {"ctx", required_argument, NULL, 'c'},
+    {"threads", required_argument, NULL, 't'},
+    {"quiet", no_argument, NULL, 'q'},
+    {"verbose", no_argument, NULL, 'v'},
+    {"help", no_argument, NULL, 'h'},
+    {"system", required_argument, NULL, OPT_SYSTEM},
+    {"raw", no_argument, NULL, OPT_RAW},
+    {"temp", required_argument, NULL, OPT_TEMP},
+    {"top-k", required_argument, NULL, OPT_TOP_K},
+    {"top-p", required_argument, NULL, OPT_TOP_P},
+    {"min-p", required_argument, NULL, OPT_MIN_P},
+    {"repeat-penalty", required_argument, NULL, OPT_REPEAT_PENALTY},
+    {"repeat-last", required_argument, NULL, OPT_REPEAT_LAST},
+    {"seed", required_argument, NULL, OPT_SEED},
+    {"chunk", required_argument, NULL, OPT_CHUNK},
+    {"kv-type", required_argument, NULL, OPT_KV_TYPE},
+    {"pool", required_argument, NULL, OPT_POOL},
+    {"store", required_argument, NULL, OPT_STORE},
+    {"store-max", required_argument, NULL, OPT_STORE_MAX},
+    {"store-ttl", required_argument, NULL, OPT_STORE_TTL},
+    {"preset", required_argument, NULL, OPT_PRESET},
+    {"levels", required_argument, NULL, OPT_LEVELS},
+    {"tokens-per-picture", required_argument, NULL, OPT_PER_PICTURE},
+    {"chunk-tokens", required_argument, NULL, OPT_CHUNK_TOKENS},
+    {"fetch-deadline", required_argument, NULL, OPT_DEADLINE},
+    {"salt", required_argument, NULL, OPT_SALT},
+    {"no-fetch", no_argument, NULL, OPT_NO_FETCH},
+    {"no-publish", no_argument, NULL, OPT_NO_PUBLISH},
+    {"ignore-stop", no_argument, NULL, OPT_IGNORE_STOP},
+    {"cpu", required_argument, NULL, OPT_CPU},
+    {"json", no_argument, NULL, OPT_JSON},
+    {NULL, 0, NULL, 0},
+};
+
+void kn_run_opts_help(void)
+{
+    fputs("usage: kinema run [-m MODEL] [-p TEXT] [-f FILE | -] [options]\n"
+          "\n"
+          "Answers a prompt; the text goes to the standard output as it is made. With both a document (-f) and a question\n"
+          "(-p) the document comes first.\n"
+          "\n"
+          "  -m, --model FILE          GGUF; default $KINEMA_MODEL, else the demo model in the cache folder\n"
+          "  -p, --prompt TEXT         what to answer\n"
+          "  -f, --file FILE           a document, or the whole prompt; - is the standard input\n"
+          "      --system TEXT         system message\n"
+          "      --raw                 no chat template: continue the text\n"
+          "  -n, --predict N           at most N tokens (512; 0: to the end of the context)\n"
+          "      --ignore-stop         go on after the end of the reply\n"
+          "\n"
+          "  --temp X                  temperature; 0 takes the likeliest token (default)\n"
+          "  --top-k N, --top-p X, --min-p X\n"
+          "  --repeat-penalty X, --repeat-last N\n"
+          "  --seed N                  same seed, same tokens\n"
+          "\n"
+          "  -c, --ctx N               longest sequence in tokens (the model's)\n"
+          "  -t, --threads N           compute threads (all that the process may use)\n"
+          "      --chunk N             prompt tokens per step (256)\n"
+          "      --kv-type f16|bf16    16-bit type of the cache (f16)\n"
+          "      --pool SIZE           memory of the cache, such as 512M (one longest sequence)\n"
+          "      --cpu ref|avx2|avx512 highest instruction level to use (the machine's)\n"
+          "\n"
+          "  --store URL               where prefixes are fetched from and published to: lmdb:FOLDER\n"
+          "  --store-max SIZE, --store-ttl TIME    limits of the store (16G, for ever)\n"
+          "  --preset exact|tiles      coding of published chunks: exact returns the cache bit for bit; tiles is lossy\n"
+          "  --levels N                quantiser levels of tiles, 4..256\n"
+          "  --tokens-per-picture N    resolution of tiles\n"
+          "  --chunk-tokens N          tokens of a stored chunk, a multiple of 16 (256)\n"
+          "  --fetch-deadline MS       cut a slow fetch; what arrived is used (30000)\n"
+          "  --salt TEXT               prefixes are shared only among equal salts\n"
+          "  --no-fetch, --no-publish\n"
+          "\n"
+          "  --json                    one object with text, tokens and timings instead of the text\n"
+          "  -q, --quiet               errors only;  -v, --verbose: all that the library says\n"
+          "\n"
+          "Exit status: 0 answered (even when publishing failed: that is said on the standard error), 1 failed, 2 used wrongly,\n"
+          "130 interrupted. A first Ctrl-C stops the answer, a second one the program.\n",
+          stdout);
+}
+
+static int bad(const char *what, const char *got, const char *wanted)
+{
+    return kn_app_usage_error("run", "%s takes %s, not \"%s\"", what, wanted, got);
+}
+
+static int parse_number(int option, const char *text, struct kn_run_opts *o)
+{
+    struct kn_engine_opts *e = &o->engine;
+    struct kn_sampler_opts *s = &o->request.sampler;
+    uint64_t seconds;
+    switch (option) {
+    case 'n': return kn_app_parse_u32(text, 0, 1u << 24, &o->max_tokens) ? 0 : bad("-n", text, "a number of tokens, 0 to 16777216");
+    case 'c': return kn_app_parse_u32(text, 1, 1u << 24, &e->n_ctx) ? 0 : bad("-c", text, "a number of tokens, 1 to 16777216");
+    case 't': return kn_app_parse_u32(text, 1, 256, &e->n_threads) ? 0 : bad("-t", text, "1 to 256 threads");
+    case OPT_TEMP: return kn_app_parse_f32(text, 0, 100, &s->temperature) ? 0 : bad("--temp", text, "a number from 0 to 100");
+    case OPT_TOP_K: return kn_app_parse_u32(text, 0, 1u << 24, &s->top_k) ? 0 : bad("--top-k", text, "a count, 0 turns it off");
+    case OPT_TOP_P: return kn_app_parse_f32(text, 0, 1, &s->top_p) ? 0 : bad("--top-p", text, "a number from 0 to 1");
+    case OPT_MIN_P: return kn_app_parse_f32(text, 0, 1, &s->min_p) ? 0 : bad("--min-p", text, "a number from 0 to 1");
+    case OPT_REPEAT_PENALTY:
+        return kn_app_parse_f32(text, 0, 100, &s->repeat_penalty) ? 0 : bad("--repeat-penalty", text, "a number from 0 to 100");
+    case OPT_REPEAT_LAST: return kn_app_parse_u32(text, 0, 1u << 16, &s->repeat_last) ? 0 : bad("--repeat-last", text, "0 to 65536 tokens");
+    case OPT_SEED: return kn_app_parse_u64(text, 0, UINT64_MAX, &s->seed) ? 0 : bad("--seed", text, "a number of 64 bits");
+    case OPT_CHUNK: return kn_app_parse_u32(text, 1, 8192, &e->prefill_chunk) ? 0 : bad("--chunk", text, "1 to 8192 tokens");
+    case OPT_POOL:
+        return kn_app_parse_size(text, &e->pool_bytes) && e->pool_bytes ? 0 : bad("--pool", text, "a size, such as 512M");
+    case OPT_STORE_MAX:
+        return kn_app_parse_size(text, &e->store_max_bytes) && e->store_max_bytes ? 0 : bad("--store-max", text, "a size, such as 4G");
+    case OPT_STORE_TTL:
+        if (!kn_app_parse_duration(text, &seconds))
+            return bad("--store-ttl", text, "a time, such as 90s, 15m, 12h or 7d");
+        e->store_ttl_s = seconds;
+        return 0;
+    case OPT_LEVELS: return kn_app_parse_u32(text, 4, 256, &e->tiles.levels) ? 0 : bad("--levels", text, "4 to 256 levels");
+    case OPT_PER_PICTURE:
+        return kn_app_parse_u32(text, 1, 8192, &e->tiles.tokens_per_picture) ? 0 : bad("--tokens-per-picture", text, "1 to 8192 tokens");
+    case OPT_CHUNK_TOKENS:
+        return kn_app_parse_u32(text, 16, 8192, &e->chunk_tokens) && e->chunk_tokens % 16 == 0
+                   ? 0 : bad("--chunk-tokens", text, "a multiple of 16 from 16 to 8192");
+    default:
+        return kn_app_parse_u32(text, 1, 86400000, &e->fetch_deadline_ms) ? 0 : bad("--fetch-deadline", text, "milliseconds, 1 to 86400000");
+    }
+}
+
+static int parse_choice(int option, const char *text, struct kn_run_opts *o)
+{
+    static const char *const types[] = {"f16", "bf16"}, *const presets[] = {"exact", "tiles"}, *const levels[] = {"ref", "avx2", "avx512"};
+    int i;
+    switch (option) {
+    case OPT_KV_TYPE:
+        if ((i = kn_app_parse_name(text, types, 2)) < 0)
+            return bad("--kv-type", text, "f16 or bf16");
+        o->engine.kv_type = i ? KN_KV_TYPE_BF16 : KN_KV_TYPE_F16;
+        return 0;
+    case OPT_PRESET:
+        if ((i = kn_app_parse_name(text, presets, 2)) < 0)
+            return bad("--preset", text, "exact or tiles");
+        o->engine.preset = i ? KN_PRESET_TILES : KN_PRESET_EXACT;
+        return 0;
+    default:
+        if ((i = kn_app_parse_name(text, levels, 3)) < 0)
+            return bad("--cpu", text, "ref, avx2 or avx512");
+        o->engine.cpu_level_max_plus_1 = (enum kn_cpu_level)(i + 1);
+        return 0;
+    }
+}
+
+static int parse_one(int option, const char *text, struct kn_run_opts *o)
+{
+    switch (option) {
+    case 'm': o->model = text; return 0;
+    case 'p': o->prompt = text; return 0;
+    case 'f': o->file = text; return 0;
+    case 'q': o->quiet = true; return 0;
+    case 'v': o->verbose = true; return 0;
+    case 'h': o->help = true; return 0;
+    case OPT_SYSTEM: o->system = text; return 0;
+    case OPT_RAW: o->raw = true; return 0;
+    case OPT_JSON: o->json = true; return 0;
+    case OPT_STORE: o->engine.store_url = text; return 0;
+    case OPT_SALT: o->request.salt = text; return 0;
+    case OPT_NO_FETCH: o->request.no_fetch = true; return 0;
+    case OPT_NO_PUBLISH: o->request.no_publish = true; return 0;
+    case OPT_IGNORE_STOP: o->request.ignore_stop = true; return 0;
+    case OPT_KV_TYPE:
+    case OPT_PRESET:
+    case OPT_CPU: return parse_choice(option, text, o);
+    default: return parse_number(option, text, o);
+    }
+}
+
+int kn_run_opts_parse(struct kn_run_opts *opts, int argc, char **argv)
+{
+    *opts = (struct kn_run_opts){.max_tokens = 512};
+    opts->engine.size = sizeof opts->engine;
+    opts->engine.preset = KN_PRESET_EXACT;
+    opts->request.size = sizeof opts->request;
+    opterr = 0;
+    optind = 1;
+    for (int option; (option = getopt_long(argc, argv, ":m:p:f:n:c:t:qvh", table, NULL)) != -1;) {
+        const char *given = optind > 1 ? argv[optind - 1] : "";
+        if (option == '?')
+            return kn_app_usage_error("run", "there is no option %s", given);
+        if (option == ':')
+            return kn_app_usage_error("run", "%s needs a value", given);
+        if (parse_one(option, optarg, opts))
+            return KN_APP_EXIT_USAGE;
+        if (opts->help)
+            return KN_APP_EXIT_OK;
+    }
+    for (int i = optind; i < argc; i++) {
+        if (strcmp(argv[i], "-"))
+            return kn_app_usage_error("run", "unexpected \"%s\"; a prompt is given with -p, a file with -f", argv[i]);
+        if (opts->file)
+            return kn_app_usage_error("run", "give one of -f and -, not both");
+        opts->file = "-";
+    }
+    if (!opts->prompt && !opts->file)
+        return kn_app_usage_error("run", "no prompt: give -p TEXT, -f FILE, or - for the standard input");
+    if (opts->raw && opts->system)
+        return kn_app_usage_error("run", "--system has no meaning with --raw");
+    if ((opts->engine.tiles.levels || opts->engine.tiles.tokens_per_picture) && opts->engine.preset != KN_PRESET_TILES)
+        return kn_app_usage_error("run", "--levels and --tokens-per-picture belong to --preset tiles");
+    return KN_APP_EXIT_OK;
+}
