@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/act.h"
+
+#include <math.h>
+
+void kni_silu_mul_ref(float *gate, const float *up, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+}

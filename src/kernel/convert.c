@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/convert.h"
+
+#include "base/half.h"
+
+void kni_to_f16_ref(uint16_t *dst, const float *src, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dst[i] = kni_f32_to_f16(src[i]);
+}
+
+void kni_to_bf16_ref(uint16_t *dst, const float *src, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dst[i] = kni_f32_to_bf16(src[i]);
+}
+
+void kni_from_f16_ref(float *dst, const uint16_t *src, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dst[i] = kni_f16_to_f32(src[i]);
+}
+
+void kni_from_bf16_ref(float *dst, const uint16_t *src, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dst[i] = kni_bf16_to_f32(src[i]);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Arrays of 16-bit floats (IEEE binary16 and bfloat16) to and from float. The same bits as the scalar forms in base/half.h for
+ * every input but NaN, whose payload may differ. The pool's K and V go through here. No errors. Any thread.
+ */
+#ifndef KNI_KERNEL_CONVERT_H
+#define KNI_KERNEL_CONVERT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* dst, src: [n], not overlapping. Rounds to nearest even. */
+typedef void (*kni_to_half_fn)(uint16_t *dst, const float *src, size_t n);
+typedef void (*kni_from_half_fn)(float *dst, const uint16_t *src, size_t n);
+
+void kni_to_f16_ref(uint16_t *dst, const float *src, size_t n);
+void kni_to_bf16_ref(uint16_t *dst, const float *src, size_t n);
+void kni_from_f16_ref(float *dst, const uint16_t *src, size_t n);
+void kni_from_bf16_ref(float *dst, const uint16_t *src, size_t n);
+#if defined(__x86_64__)
+void kni_to_f16_avx2(uint16_t *dst, const float *src, size_t n);
+void kni_to_bf16_avx2(uint16_t *dst, const float *src, size_t n);
+void kni_from_f16_avx2(float *dst, const uint16_t *src, size_t n);
+void kni_from_bf16_avx2(float *dst, const uint16_t *src, size_t n);
+#endif
+
+#endif

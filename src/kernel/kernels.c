@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/kernels.h"
+
+#include "base/cpu.h"
+#include "kernel/x86/dequant_avx2.h"
+
+_Static_assert(KNI_DTYPE_BF16 < KNI_KERNELS_N_DTYPE, "the largest id has a slot");
+
+static void fill_ref(struct kni_kernels *k)
+{
+    k->rmsnorm = kni_rmsnorm_ref;
+    k->rope[0] = kni_rope_norm_ref;
+    k->rope[1] = kni_rope_neox_ref;
+    k->silu_mul = kni_silu_mul_ref;
+    k->softmax_tile = kni_softmax_tile_ref;
+    k->scale = kni_scale_ref;
+    k->exp = kni_exp_ref;
+    k->gemm = kni_gemm_ref;
+    k->pack16 = kni_pack16_ref;
+    for (unsigned i = 0; i < KNI_KERNELS_N_DTYPE; i++) {
+        k->dequant[i] = kni_dtype_get_info(i) ? kni_dequant_ref_of((enum kni_dtype)i) : NULL;
+        k->gemv[i] = k->dequant[i] ? kni_gemv_ref : NULL;
+    }
+    k->to_half[KN_KV_TYPE_F16] = kni_to_f16_ref;
+    k->to_half[KN_KV_TYPE_BF16] = kni_to_bf16_ref;
+    k->from_half[KN_KV_TYPE_F16] = kni_from_f16_ref;
+    k->from_half[KN_KV_TYPE_BF16] = kni_from_bf16_ref;
+    k->attn_score16[KN_KV_TYPE_F16] = kni_attn_score16_f16_ref;
+    k->attn_score16[KN_KV_TYPE_BF16] = kni_attn_score16_bf16_ref;
+    k->attn_mix16[KN_KV_TYPE_F16] = kni_attn_mix16_f16_ref;
+    k->attn_mix16[KN_KV_TYPE_BF16] = kni_attn_mix16_bf16_ref;
+}
+
+#if defined(__x86_64__)
+static void fill_avx2(struct kni_kernels *k)
+{
+    k->rmsnorm = kni_rmsnorm_avx2;
+    k->rope[0] = kni_rope_norm_avx2;
+    k->rope[1] = kni_rope_neox_avx2;
+    k->silu_mul = kni_silu_mul_avx2;
+    k->softmax_tile = kni_softmax_tile_avx2;
+    k->scale = kni_scale_avx2;
+    k->exp = kni_exp_avx2;
+    k->gemm = kni_gemm_avx2;
+    k->pack16 = kni_pack16_avx2;
+    k->dequant[KNI_DTYPE_Q4_0] = kni_dequant_q4_0_avx2;
+    k->dequant[KNI_DTYPE_Q4_1] = kni_dequant_q4_1_avx2;
+    k->dequant[KNI_DTYPE_Q8_0] = kni_dequant_q8_0_avx2;
+    k->dequant[KNI_DTYPE_F16] = kni_dequant_f16_avx2;
+    k->dequant[KNI_DTYPE_BF16] = kni_dequant_bf16_avx2;
+    for (unsigned i = 0; i < KNI_KERNELS_N_DTYPE; i++)
+        if (k->gemv[i])
+            k->gemv[i] = kni_gemv_any_avx2;
+    k->gemv[KNI_DTYPE_Q4_0] = kni_gemv_q4_0_avx2;
+    k->gemv[KNI_DTYPE_Q4_1] = kni_gemv_q4_1_avx2;
+    k->gemv[KNI_DTYPE_Q8_0] = kni_gemv_q8_0_avx2;
+    k->to_half[KN_KV_TYPE_F16] = kni_to_f16_avx2;
+    k->to_half[KN_KV_TYPE_BF16] = kni_to_bf16_avx2;
+    k->from_half[KN_KV_TYPE_F16] = kni_from_f16_avx2;
+    k->from_half[KN_KV_TYPE_BF16] = kni_from_bf16_avx2;
+    k->attn_score16[KN_KV_TYPE_F16] = kni_attn_score16_f16_avx2;
+    k->attn_score16[KN_KV_TYPE_BF16] = kni_attn_score16_bf16_avx2;
+    k->attn_mix16[KN_KV_TYPE_F16] = kni_attn_mix16_f16_avx2;
+    k->attn_mix16[KN_KV_TYPE_BF16] = kni_attn_mix16_bf16_avx2;
+}
+#endif
+
+void kni_kernels_init(struct kni_kernels *k, uint32_t cpu_flags)
+{
+    *k = (struct kni_kernels){0};
+    fill_ref(k);
+#if defined(__x86_64__)
+    if (cpu_flags & KNI_CPU_FLAG_AVX2) {
+        fill_avx2(k);
+        k->cpu_flags |= KNI_CPU_FLAG_AVX2;
+    }
+#else
+    (void)cpu_flags;
+#endif
+}

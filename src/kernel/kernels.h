@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of CPU kernels: filled with the plain C references, then overridden by what the processor can do. Callers keep
+ * one table each and never look at CPU flags themselves. Every pointer is set: there is no fallback at run time.
+ *
+ * Element-type tables are indexed by enum kni_dtype (NULL for ids that Kinema cannot read) and enum kn_kv_type.
+ */
+#ifndef KNI_KERNEL_KERNELS_H
+#define KNI_KERNEL_KERNELS_H
+
+#include "kernel/act.h"
+#include "kernel/attn.h"
+#include "kernel/convert.h"
+#include "kernel/dequant.h"
+#include "kernel/gemm.h"
+#include "kernel/gemv.h"
+#include "kernel/norm.h"
+#include "kernel/rope.h"
+#include "kernel/softmax.h"
+
+#define KNI_KERNELS_N_DTYPE 31u
+#define KNI_KERNELS_N_KV_TYPE 2u
+#define KNI_KERNELS_N_ROPE_STYLE 2u
+
+struct kni_kernels {
+    uint32_t cpu_flags; /* those that were used */
+    kni_rmsnorm_fn rmsnorm;
+    kni_rope_fn rope[KNI_KERNELS_N_ROPE_STYLE]; /* NORM, NEOX */
+    kni_silu_mul_fn silu_mul;
+    kni_softmax_tile_fn softmax_tile;
+    kni_scale_fn scale;
+    kni_exp_fn exp;
+    kni_gemm_fn gemm;
+    kni_pack16_fn pack16;
+    kni_gemv_fn gemv[KNI_KERNELS_N_DTYPE];
+    kni_dequant_fn dequant[KNI_KERNELS_N_DTYPE];
+    kni_to_half_fn to_half[KNI_KERNELS_N_KV_TYPE];
+    kni_from_half_fn from_half[KNI_KERNELS_N_KV_TYPE];
+    kni_attn_score16_fn attn_score16[KNI_KERNELS_N_KV_TYPE];
+    kni_attn_mix16_fn attn_mix16[KNI_KERNELS_N_KV_TYPE];
+};
+
+/* cpu_flags: of enum kni_cpu_flag, as kni_cpu_flags() gives them; 0: references only. Flags that the machine lacks must not
+ * be set. */
+void kni_kernels_init(struct kni_kernels *k, uint32_t cpu_flags);
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tails of fewer than 8 values go to the references: same bits. */
+#include "kernel/convert.h"
+
+#if defined(__x86_64__)
+#include "kernel/x86/vec_avx2.h"
+
+void kni_to_f16_avx2(uint16_t *dst, const float *src, size_t n)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(void *)(dst + i), _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
+    kni_to_f16_ref(dst + i, src + i, n - i);
+}
+
+void kni_from_f16_avx2(float *dst, const uint16_t *src, size_t n)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(src + i))));
+    kni_from_f16_ref(dst + i, src + i, n - i);
+}
+
+void kni_to_bf16_avx2(uint16_t *dst, const float *src, size_t n)
+{
+    const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7fff), quiet = _mm256_set1_epi32(64);
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 x = _mm256_loadu_ps(src + i);
+        __m256i u = _mm256_castps_si256(x), top = _mm256_srli_epi32(u, 16);
+        __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(half, _mm256_and_si256(top, one))), 16);
+        __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+        __m256i r = _mm256_blendv_epi8(rounded, _mm256_or_si256(top, quiet), nan);
+        r = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08);
+        _mm_storeu_si128((__m128i *)(void *)(dst + i), _mm256_castsi256_si128(r));
+    }
+    kni_to_bf16_ref(dst + i, src + i, n - i);
+}
+
+void kni_from_bf16_avx2(float *dst, const uint16_t *src, size_t n)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(src + i)));
+        _mm256_storeu_ps(dst + i, _mm256_castsi256_ps(_mm256_slli_epi32(u, 16)));
+    }
+    kni_from_bf16_ref(dst + i, src + i, n - i);
+}
+#endif

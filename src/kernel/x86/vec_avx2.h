@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pieces shared by the *_avx2.c files of this folder: exp of 8 floats, horizontal sums, and the blocks of quantised types as
+ * vectors of 8 floats. Empty unless the including file is compiled for AVX2, FMA and F16C.
+ */
+#ifndef KNI_KERNEL_X86_VEC_AVX2_H
+#define KNI_KERNEL_X86_VEC_AVX2_H
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+/* ((0+4) + (2+6)) + ((1+5) + (3+7)): one fixed order. */
+static inline float vec_sum(__m256 v)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    s = _mm_add_ss(s, _mm_shuffle_ps(s, s, 1));
+    return _mm_cvtss_f32(s);
+}
+
+static inline float vec_max(__m256 v)
+{
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    s = _mm_max_ss(s, _mm_shuffle_ps(s, s, 1));
+    return _mm_cvtss_f32(s);
+}
+
+/* Mask of the first n lanes, n in 0..8, for maskload and maskstore. */
+static inline __m256i vec_mask(uint32_t n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+/* exp: x = n ln2 + r with |r| <= ln2 / 2, then the Taylor polynomial of degree 7, whose remainder there is 5.2e-9 relative,
+ * well under half a unit in the last place; rounding in the Horner steps makes the rest of the 2e-7 bound. ln2 is split
+ * in two so that n * ln2 is exact enough. Below -87.3 the result is 0, above 88.7 infinity; NaN stays NaN. */
+static inline __m256 vec_exp(__m256 x)
+{
+    const __m256 low = _mm256_set1_ps(-87.3f), high = _mm256_set1_ps(88.72f);
+    __m256 c = _mm256_min_ps(high, _mm256_max_ps(low, x)); /* second operand wins when it is NaN */
+    __m256 n = _mm256_round_ps(_mm256_mul_ps(c, _mm256_set1_ps(1.44269504089f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e4p-1f), c);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(1.42860677e-6f), r);
+    __m256 p = _mm256_set1_ps(1.0f / 5040.0f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 720.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    /* 2^n in two factors: n may be 128, which has no float of its own. */
+    __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1);
+    const __m256i bias = _mm256_set1_epi32(127);
+    __m256 f0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
+    __m256 f1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, half), bias), 23));
+    p = _mm256_mul_ps(_mm256_mul_ps(p, f0), f1);
+    p = _mm256_andnot_ps(_mm256_cmp_ps(x, low, _CMP_LT_OQ), p);
+    return _mm256_blendv_ps(p, _mm256_set1_ps(__builtin_inff()), _mm256_cmp_ps(x, high, _CMP_GT_OQ));
+}
+
+static inline float vec_f16_at(const uint8_t *p)
+{
+    uint16_t h;
+    memcpy(&h, p, 2);
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+}
+
+/* 16 bytes of nibbles as 32 floats 0..15 in the order of the block: low nibbles first. */
+static inline void vec_nibbles(const uint8_t *p, __m256 out[4])
+{
+    const __m128i mask = _mm_set1_epi8(15);
+    __m128i q = _mm_loadu_si128((const __m128i *)(const void *)p);
+    __m128i lo = _mm_and_si128(q, mask), hi = _mm_and_si128(_mm_srli_epi16(q, 4), mask);
+    out[0] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(lo));
+    out[1] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(lo, lo)));
+    out[2] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(hi));
+    out[3] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(hi, hi)));
+}
+
+/* One block of 32 values as floats. The products of an 11-bit scale and a small integer are exact, so a fused multiply-add
+ * rounds where the reference rounds. */
+static inline void vec_block_q4_0(const uint8_t *p, __m256 out[4])
+{
+    __m256 d = _mm256_set1_ps(vec_f16_at(p));
+    vec_nibbles(p + 2, out);
+    for (int i = 0; i < 4; i++)
+        out[i] = _mm256_mul_ps(_mm256_sub_ps(out[i], _mm256_set1_ps(8.0f)), d);
+}
+
+static inline void vec_block_q4_1(const uint8_t *p, __m256 out[4])
+{
+    __m256 d = _mm256_set1_ps(vec_f16_at(p)), m = _mm256_set1_ps(vec_f16_at(p + 2));
+    vec_nibbles(p + 4, out);
+    for (int i = 0; i < 4; i++)
+        out[i] = _mm256_fmadd_ps(out[i], d, m);
+}
+
+static inline void vec_block_q8_0(const uint8_t *p, __m256 out[4])
+{
+    __m256 d = _mm256_set1_ps(vec_f16_at(p));
+    for (int i = 0; i < 4; i++) {
+        __m128i q = _mm_loadl_epi64((const __m128i *)(const void *)(p + 2 + 8 * i));
+        out[i] = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)), d);
+    }
+}
+
+#endif
+#endif
