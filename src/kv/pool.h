@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pool: one contiguous region of n_blocks blocks (device/kv_view.h), their reference counts, and what becomes of a
+ * block that nobody refers to.
+ *
+ *             take                     unref to 0, holds a prefix
+ *     free ----------> held (refs>0) -----------------------------> cached (LRU list)
+ *      ^                 |    ^                                       |      |
+ *      |  unref to 0     |    |                ref (prefix match)     |      |
+ *      +-----------------+    +---------------------------------------+      |
+ *      +---------------------------------------------------------------------+
+ *                       evicted, least recently used first, when the free list is empty
+ *
+ * Rules, asserted by kni_pool_check:
+ *   - every block is in exactly one of the three states;
+ *   - cached blocks are exactly the unreferenced ones that the prefix index knows;
+ *   - a block may be written only while it is held once and the index does not know it (kni_pool_is_writable).
+ *
+ * Nothing is allocated after open. Owner thread: the engine's. Workers that code or restore blocks get views of blocks on
+ * which the owner holds a reference.
+ */
+#ifndef KNI_KV_POOL_H
+#define KNI_KV_POOL_H
+
+#include "kv/prefix_index.h"
+
+struct kni_pool;
+
+struct kni_pool_opts {
+    struct kni_kv_layout layout;
+    uint32_t n_blocks;    /* at least 1 */
+    bool no_prefix_index; /* blocks are never cached */
+};
+
+struct kni_pool_stats { uint32_t n_blocks, n_free_blocks, n_cached_blocks; };
+
+/* Memory: n_blocks * kni_kv_block_bytes, page aligned, tag POOL; touched only when written. Errors: KN_E_ARG, KN_E_NOMEM. */
+enum kn_status kni_pool_open(struct kni_pool **out, const struct kni_pool_opts *opts, struct kn_err *err);
+/* No block may be referenced by anyone who still uses it. NULL is fine. */
+void kni_pool_close(struct kni_pool **pool);
+
+struct kni_kv_layout kni_pool_layout(const struct kni_pool *pool);
+uint16_t *kni_pool_base(const struct kni_pool *pool);
+struct kni_pool_stats kni_pool_get_stats(const struct kni_pool *pool);
+/* Blocks that kni_pool_take can still give: free or cached. */
+uint32_t kni_pool_available(const struct kni_pool *pool);
+/* NULL with no_prefix_index. */
+struct kni_prefix_index *kni_pool_index(struct kni_pool *pool);
+
+/* Takes a free block, or evicts the least recently used cached one; its count becomes 1. False when all are held. */
+bool kni_pool_take(struct kni_pool *pool, uint32_t *block);
+/* One more reference to a block that is held or cached. */
+void kni_pool_ref(struct kni_pool *pool, uint32_t block);
+/* One less. The last one makes the block cached (most recently used) when it holds a prefix, else free. */
+void kni_pool_unref(struct kni_pool *pool, uint32_t block);
+uint32_t kni_pool_refs(const struct kni_pool *pool, uint32_t block);
+bool kni_pool_is_writable(const struct kni_pool *pool, uint32_t block);
+/* Makes *block, on which the caller holds a reference, writable for it: itself, or a copy whose reference takes the place
+ * of the old one. Without room for a copy a block held once leaves the index instead. False when nothing can be done. */
+bool kni_pool_make_writable(struct kni_pool *pool, uint32_t *block);
+
+/* NULL when every rule above holds, otherwise a sentence about the first one broken. For tests. */
+const char *kni_pool_check(const struct kni_pool *pool);
+
+#endif

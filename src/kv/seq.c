@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Block tables. Two invariants carry the rest: blocks before n_tokens / 16 are full, and only the block at n_tokens / 16
+ * can be shared among those that may still be written, because every later one was taken fresh by reserve.
+ */
+#include "kv/seq.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "kv/chain.h"
+
+enum kn_status kni_seq_init(struct kni_seq *seq, struct kni_pool *pool, uint32_t max_tokens, const struct kni_hash *seed)
+{
+    *seq = (struct kni_seq){.pool = pool, .max_blocks = kni_blocks_for_tokens(max_tokens)};
+    seq->block_ids = kni_alloc(KNI_ALLOC_TAG_REQUEST, (size_t)seq->max_blocks * sizeof *seq->block_ids, 0);
+    seq->hashes = kni_alloc(KNI_ALLOC_TAG_REQUEST, ((size_t)seq->max_blocks + 1) * sizeof *seq->hashes, 0);
+    if (!seq->block_ids || !seq->hashes) {
+        kni_seq_fini(seq);
+        return KN_E_NOMEM;
+    }
+    seq->hashes[0] = *seed;
+    return KN_OK;
+}
+
+void kni_seq_fini(struct kni_seq *seq)
+{
+    if (seq->block_ids && seq->hashes)
+        kni_seq_truncate(seq, 0);
+    kni_free(seq->block_ids);
+    kni_free(seq->hashes);
+    *seq = (struct kni_seq){0};
+}
+
+uint32_t kni_seq_match(struct kni_seq *seq, const int32_t *tokens, uint32_t n_tokens)
+{
+    struct kni_prefix_index *index = kni_pool_index(seq->pool);
+    assert(seq->n_blocks == kni_blocks_for_tokens(seq->n_tokens));
+    if (!index || n_tokens <= seq->n_tokens + 1 || seq->n_tokens != seq->n_hashed * KNI_BLOCK_TOKENS)
+        return seq->n_tokens;
+    uint32_t limit = n_tokens - 1; /* one token must be computed: its logits choose the next */
+    if (limit > seq->max_blocks * KNI_BLOCK_TOKENS)
+        limit = seq->max_blocks * KNI_BLOCK_TOKENS;
+    while (seq->n_tokens + KNI_BLOCK_TOKENS <= limit) {
+        const int32_t *next = tokens + seq->n_tokens;
+        struct kni_hash own = kni_chain_next(&seq->hashes[seq->n_hashed], next, KNI_BLOCK_TOKENS);
+        uint32_t block = kni_prefix_index_find(index, &own, next);
+        if (block == KNI_NO_BLOCK)
+            break;
+        kni_pool_ref(seq->pool, block);
+        seq->block_ids[seq->n_blocks++] = block;
+        seq->hashes[++seq->n_hashed] = own;
+        seq->n_tokens += KNI_BLOCK_TOKENS;
+    }
+    uint32_t n_left = limit - seq->n_tokens, n_shared;
+    uint32_t block = kni_prefix_index_find_partial(index, &seq->hashes[seq->n_hashed], tokens + seq->n_tokens,
+                                                   n_left < KNI_BLOCK_TOKENS ? n_left : KNI_BLOCK_TOKENS, &n_shared);
+    if (block != KNI_NO_BLOCK) {
+        kni_pool_ref(seq->pool, block);
+        seq->block_ids[seq->n_blocks++] = block;
+        seq->n_tokens += n_shared;
+    }
+    return seq->n_tokens;
+}
+
+uint32_t kni_seq_reserve(struct kni_seq *seq, uint32_t n_tokens)
+{
+    uint32_t n_want = kni_blocks_for_tokens(n_tokens), b = seq->n_tokens / KNI_BLOCK_TOKENS;
+    assert(n_tokens >= seq->n_tokens && n_want <= seq->max_blocks);
+    if (n_tokens == seq->n_tokens)
+        return n_tokens;
+    if (b < seq->n_blocks && !kni_pool_make_writable(seq->pool, &seq->block_ids[b]))
+        return seq->n_tokens;
+    while (seq->n_blocks < n_want && kni_pool_take(seq->pool, &seq->block_ids[seq->n_blocks]))
+        seq->n_blocks++;
+    uint32_t n_ready = seq->n_blocks * KNI_BLOCK_TOKENS;
+    return n_ready < n_tokens ? n_ready : n_tokens;
+}
+
+void kni_seq_commit(struct kni_seq *seq, const int32_t *tokens, uint32_t n_tokens)
+{
+    struct kni_prefix_index *index = kni_pool_index(seq->pool);
+    assert(n_tokens >= seq->n_tokens && kni_blocks_for_tokens(n_tokens) <= seq->n_blocks);
+    seq->n_tokens = n_tokens;
+    while (index && (seq->n_hashed + 1) * KNI_BLOCK_TOKENS <= n_tokens) {
+        uint32_t b = seq->n_hashed;
+        const int32_t *block_tokens = tokens + (size_t)b * KNI_BLOCK_TOKENS;
+        seq->hashes[b + 1] = kni_chain_next(&seq->hashes[b], block_tokens, KNI_BLOCK_TOKENS);
+        /* When the prefix is known already this block stays private and is freed with the sequence. It cannot be in the
+         * index itself: reserve saw to that before it was written. */
+        kni_prefix_index_insert(index, seq->block_ids[b], &seq->hashes[b], &seq->hashes[b + 1], block_tokens);
+        seq->n_hashed++;
+    }
+}
+
+void kni_seq_truncate(struct kni_seq *seq, uint32_t n_tokens)
+{
+    uint32_t n_keep = kni_blocks_for_tokens(n_tokens);
+    assert(n_tokens <= seq->n_tokens);
+    while (seq->n_blocks > n_keep) /* last first: see kv/pool.c on eviction */
+        kni_pool_unref(seq->pool, seq->block_ids[--seq->n_blocks]);
+    seq->n_tokens = n_tokens;
+    if (seq->n_hashed > n_tokens / KNI_BLOCK_TOKENS)
+        seq->n_hashed = n_tokens / KNI_BLOCK_TOKENS;
+}
+
+struct kni_kv_view kni_seq_view(const struct kni_seq *seq)
+{
+    return (struct kni_kv_view){.layout = kni_pool_layout(seq->pool),
+                                .base = kni_pool_base(seq->pool),
+                                .block_ids = seq->block_ids,
+                                .n_blocks = seq->n_blocks};
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One step: which tokens of which jobs, then the run, then what came of it. Decodes go first, whatever their number; prompts
+ * share what they leave of the budget, oldest first. Reserving blocks for one job may throw younger ones out of the batch,
+ * so items are made only when it stands.
+ */
+#include "sched/sched_state.h"
+
+#include <assert.h>
+
+#include "base/clock.h"
+
+/* Room for n more tokens of job; returns how many there is room for. */
+static uint32_t reserve(struct kni_sched *s, struct kni_job *job, uint32_t n)
+{
+    for (;;) {
+        uint32_t n_ready = kni_seq_reserve(&job->seq, job->seq.n_tokens + n) - job->seq.n_tokens;
+        if (n_ready >= n || !kni_sched_make_room(s, job))
+            return n_ready;
+    }
+}
+
+static uint32_t add(struct kni_sched *s, struct kni_job *job, uint32_t n)
+{
+    n = reserve(s, job, n);
+    if (n) {
+        assert(s->n_batch < s->opts.max_running);
+        s->batch[s->n_batch++] = (struct kni_batch_entry){job, n};
+    }
+    return n;
+}
+
+static void build(struct kni_sched *s)
+{
+    s->n_batch = 0;
+    for (struct kni_job *job = s->running.first; job; job = job->next) /* victims are younger: job stays in the list */
+        if (kni_job_n_pending(job) == 1)
+            add(s, job, 1);
+    uint32_t n_left = s->opts.prefill_chunk > s->n_batch ? s->opts.prefill_chunk - s->n_batch : 1;
+    for (struct kni_job *job = s->running.first; job && n_left; job = job->next) {
+        uint32_t n = kni_job_n_pending(job);
+        if (n > 1)
+            n_left -= add(s, job, n < n_left ? n : n_left);
+    }
+}
+
+/* The last known token has been computed: its logits give the next. */
+static void take_logits(struct kni_sched *s, struct kni_job *job, const float *logits)
+{
+    int32_t token = -1;
+    enum kn_stop_reason reason = s->opts.pick(s->opts.user, job, logits, &token);
+    if (reason) {
+        kni_sched_finish(s, job, reason, KN_OK);
+        return;
+    }
+    job->tokens[job->n_known++] = token;
+    job->logits = logits;
+    job->logits_step = s->stats.n_steps;
+    job->stats.n_generated = kni_job_n_generated(job);
+    if (!job->stats.ttft_ns)
+        job->stats.ttft_ns = kni_now_ns() - job->submit_ns;
+    if (job->n_known == job->n_max)
+        kni_sched_finish(s, job, KN_STOP_REASON_LENGTH, KN_OK);
+}
+
+bool kni_sched_run_batch(struct kni_sched *s)
+{
+    build(s);
+    if (!s->n_batch)
+        return false;
+    uint32_t n_tokens = 0;
+    for (uint32_t i = 0; i < s->n_batch; i++) {
+        struct kni_job *job = s->batch[i].job;
+        uint32_t n = s->batch[i].n_tokens, first = job->seq.n_tokens;
+        s->items[i] = (struct kni_run_item){.kv = kni_seq_view(&job->seq),
+                                            .tokens = job->tokens + first,
+                                            .n_tokens = n,
+                                            .first_pos = first,
+                                            .n_logits = first + n == job->n_known,
+                                            .logits = s->logits + (size_t)i * s->opts.n_vocab};
+        n_tokens += n;
+    }
+    enum kn_status status = kni_run_step(s->opts.run, s->items, s->n_batch);
+    s->stats.n_steps++;
+    s->stats.n_step_tokens += n_tokens;
+    for (uint32_t i = 0; i < s->n_batch; i++) {
+        struct kni_job *job = s->batch[i].job;
+        if (status) { /* what the step wrote is not trusted; what was there before stays */
+            kni_sched_finish(s, job, KN_STOP_REASON_ERROR, status);
+            continue;
+        }
+        uint32_t n_now = job->seq.n_tokens + s->batch[i].n_tokens;
+        kni_seq_commit(&job->seq, job->tokens, n_now);
+        job->stats.n_done = n_now < job->n_prompt ? n_now : job->n_prompt;
+        if (s->items[i].n_logits)
+            take_logits(s, job, s->items[i].logits);
+    }
+    s->n_batch = 0;
+    return true;
+}

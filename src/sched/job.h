@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A job: one request inside the scheduler. Its tokens are one array:
+ *
+ *     tokens  [ prompt .................. | generated ........ |  room  ]
+ *             0                        n_prompt            n_known   n_max
+ *             `---- seq.n_tokens: K and V are in the pool ---'
+ *
+ * One rule drives everything: while seq.n_tokens < n_known there is something to compute; when a step computes the last
+ * known token its logits give the next. Prefill, decode, and recomputation after a preemption are the same thing.
+ * The array is also the queue of the reader: what lies beyond its own cursor is new. It cannot overflow.
+ *
+ * States, each with a list in the scheduler (all ordered by age, oldest first):
+ *
+ *     WAITING --> FETCHING --> WAITING --> RUNNING --> FINISHED
+ *        ^ `---------------------------------^ |
+ *        +------------- preempted -------------+
+ *
+ * Owner: who initialised it (the engine's request); thread: the scheduler's.
+ */
+#ifndef KNI_SCHED_JOB_H
+#define KNI_SCHED_JOB_H
+
+#include "fetch/fetch.h"
+#include "kinema/engine.h"
+#include "kv/seq.h"
+
+enum kni_job_state {
+    KNI_JOB_STATE_NEW,     /* not submitted, or removed */
+    KNI_JOB_STATE_WAITING, /* for blocks or a place */
+    KNI_JOB_STATE_FETCHING,
+    KNI_JOB_STATE_RUNNING,
+    KNI_JOB_STATE_FINISHED /* keeps its blocks until removed, or until others need them */
+};
+
+/* References that keep published blocks alive; it outlives its job. The cookie of kni_publish_submit. */
+struct kni_hold {
+    struct kni_hold *next;
+    uint32_t n_blocks;
+    uint32_t block_ids[]; /* each held once */
+};
+
+struct kni_job {
+    struct kni_job *prev, *next; /* in the list of its state */
+    uint64_t id;                 /* grows with submit: age */
+    enum kni_job_state state;
+
+    int32_t *tokens; /* [n_max] owned */
+    uint32_t n_prompt, n_known, n_max;
+    struct kni_seq seq;
+    char *salt; /* owned */
+    bool no_fetch, no_publish;
+    bool want_logits;
+    bool kv_dropped;  /* finished, and its blocks went to another job */
+    bool fetch_tried; /* the store is asked once */
+
+    struct kni_fetch *fetch; /* while FETCHING; NULL otherwise */
+    uint32_t fetch_first;    /* tokens the fetch builds on */
+    struct kni_hold *hold;   /* made at init, so that publishing allocates nothing in a step */
+
+    const float *logits;  /* that chose the last token; valid while logits_step is the scheduler's n_steps */
+    uint64_t logits_step;
+    enum kn_stop_reason reason; /* once FINISHED */
+    enum kn_status status;      /* of reason ERROR */
+    struct kn_request_stats stats;
+    uint64_t submit_ns;
+};
+
+struct kni_job_opts {
+    const int32_t *tokens; /* copied */
+    uint32_t n_prompt;     /* at least 1 */
+    uint32_t max_new;      /* at least 1 */
+    const char *salt;      /* copied; NULL: "" */
+    uint8_t fingerprint[16];
+    bool no_fetch, no_publish, want_logits;
+};
+
+/* KN_E_NOMEM leaves a job that fini accepts. */
+enum kn_status kni_job_init(struct kni_job *job, struct kni_pool *pool, const struct kni_job_opts *opts);
+/* The job must be NEW. A zeroed struct is fine. */
+void kni_job_fini(struct kni_job *job);
+
+static inline uint32_t kni_job_n_generated(const struct kni_job *job)
+{
+    return job->n_known - job->n_prompt;
+}
+
+static inline uint32_t kni_job_n_pending(const struct kni_job *job)
+{
+    return job->n_known - job->seq.n_tokens;
+}
+
+struct kni_job_list { struct kni_job *first, *last; uint32_t n; };
+
+/* Keeps the list ordered by id. Jobs mostly arrive in order, so the search starts at the end. */
+void kni_job_list_insert(struct kni_job_list *list, struct kni_job *job);
+void kni_job_list_remove(struct kni_job_list *list, struct kni_job *job);
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The scheduler: requests to steps. First come, first served; many requests share a step.
+ *
+ *   submit -> waiting -> (waiting for KV: a fetch runs; it never holds up others) -> running -> finished
+ *
+ * A step: take news of fetches and publishes; admit; decode one token of every running job; fill what is left of the
+ * budget of prompt tokens with chunks of prompts, oldest first; run; choose tokens. At least one prompt token is computed a
+ * step, so that decodes cannot starve a prompt.
+ *
+ * Room: a job takes blocks as it goes. When there is none, finished jobs that nobody closed lose theirs first, then the
+ * youngest job that holds any is preempted: its blocks go, its tokens stay, and it is computed again later. A job that could
+ * never fit is refused at submit, so the oldest job always ends.
+ *
+ * Publishing happens after a job's last token, in the background, so that it never competes with the answer.
+ *
+ * Owner thread: the one that opened it; it holds no lock and starts no thread.
+ */
+#ifndef KNI_SCHED_SCHED_H
+#define KNI_SCHED_SCHED_H
+
+#include "run/run.h"
+#include "sched/job.h"
+
+struct kni_sched;
+
+/* Chooses the next token of job from its n_vocab logits: *token, and NONE to go on; or STOP (the token is not kept). */
+typedef enum kn_stop_reason (*kni_sched_pick_fn)(void *user, struct kni_job *job, const float *logits, int32_t *token);
+
+struct kni_sched_opts {
+    struct kni_pool *pool;       /* borrowed, as are run and fetcher */
+    struct kni_run *run;         /* opened for kni_sched_max_rows tokens and max_running logits */
+    struct kni_fetcher *fetcher; /* NULL: no store */
+    uint32_t prefill_chunk;      /* prompt tokens a step, at least 1 */
+    uint32_t chunk_tokens;       /* of the store */
+    uint32_t max_running;        /* jobs in a step, at least 1 */
+    uint32_t n_vocab;
+    kni_sched_pick_fn pick;
+    void *user;
+};
+
+struct kni_sched_stats { uint64_t n_steps, n_step_tokens; };
+
+/* Rows of the largest step. */
+static inline uint32_t kni_sched_max_rows(uint32_t prefill_chunk, uint32_t max_running)
+{
+    return prefill_chunk + max_running;
+}
+
+/* KN_E_NOMEM. */
+enum kn_status kni_sched_open(struct kni_sched **out, const struct kni_sched_opts *opts);
+/* All jobs must have been removed. Publishes that still run must have ended: close the fetcher first. */
+void kni_sched_close(struct kni_sched **sched);
+
+/* Queues an initialised job; its memory is borrowed until kni_sched_remove. KN_E_FULL when it could never fit the pool. */
+enum kn_status kni_sched_submit(struct kni_sched *sched, struct kni_job *job);
+/* Ends a job now (reason CANCELLED) and gives its blocks back; waits for the workers of its fetch. Finished jobs stay. */
+void kni_sched_cancel(struct kni_sched *sched, struct kni_job *job);
+/* Takes a job out in any state; after it kni_job_fini may be called. */
+void kni_sched_remove(struct kni_sched *sched, struct kni_job *job);
+
+/* One step. KN_AGAIN: no job wants anything. KN_OK also when all that could be done was to wait a few milliseconds. */
+enum kn_status kni_sched_step(struct kni_sched *sched);
+/* Waits until all publishes have ended; 0: for ever. KN_E_TIMEOUT, or the first publish error since the last flush. */
+enum kn_status kni_sched_flush(struct kni_sched *sched, uint32_t timeout_ms);
+struct kni_sched_stats kni_sched_get_stats(const struct kni_sched *sched);
+
+#endif

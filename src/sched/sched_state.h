@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of sched share: the scheduler's fields, and the steps that one file does for another. */
+#ifndef KNI_SCHED_SCHED_STATE_H
+#define KNI_SCHED_SCHED_STATE_H
+
+#include "sched/sched.h"
+
+/* One row of the step being built: a job and how many of its pending tokens are computed. */
+struct kni_batch_entry {
+    struct kni_job *job;
+    uint32_t n_tokens;
+};
+
+struct kni_sched {
+    struct kni_sched_opts opts;
+    struct kni_job_list waiting, fetching, running, finished;
+    uint64_t next_id;
+    struct kni_sched_stats stats;
+
+    struct kni_batch_entry *batch; /* [max_running], n_batch in use while a step is built */
+    uint32_t n_batch;
+    struct kni_run_item *items; /* [max_running] */
+    float *logits;              /* [max_running][n_vocab] */
+
+    struct kni_hold *holds; /* of publishes that run */
+    enum kn_status publish_status; /* first error since the last flush */
+    bool store_error_said;  /* a failing store is logged once */
+};
+
+/* admit.c */
+void kni_sched_poll_fetches(struct kni_sched *sched);
+void kni_sched_admit(struct kni_sched *sched);
+/* Frees at least one block for job by taking it from finished jobs or from jobs younger than it. False: nobody to take from. */
+bool kni_sched_make_room(struct kni_sched *sched, const struct kni_job *job);
+/* Back to the queue without blocks; out of the batch being built too. */
+void kni_sched_preempt(struct kni_sched *sched, struct kni_job *job);
+
+/* batch.c */
+/* Builds, runs and takes one step. False when no running job had anything to compute. */
+bool kni_sched_run_batch(struct kni_sched *sched);
+
+/* sched.c */
+void kni_sched_move(struct kni_sched *sched, struct kni_job *job, enum kni_job_state state);
+void kni_sched_finish(struct kni_sched *sched, struct kni_job *job, enum kn_stop_reason reason, enum kn_status status);
+void kni_sched_say_store_error(struct kni_sched *sched, enum kn_status status, const char *doing);
+
+#endif
