@@ -12,7 +12,7 @@
 #include "codec/layout.h"
 
 /* One entry a layout. KNI_LAYOUT_ID_SPECTRAL takes its seat here, with backend hevc or rans. */
-static const struct kni_layout_ops *const layouts[] = {&kni_layout_exact};
+static const struct kni_layout_ops *const layouts[] = {&kni_layout_exact, &kni_layout_tiles};
 #define N_LAYOUTS (sizeof layouts / sizeof *layouts)
 
 static const struct kni_layout_ops *layout_of_preset(enum kn_preset preset)

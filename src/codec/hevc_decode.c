@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libavcodec's HEVC decoder, fed one access unit at a time.
+ *
+ *     section -> sizes checked -> unit checked (hevc_syntax) -> packet with padding -> decoder -> frame checked -> fn
+ *
+ * Frames lie in our own buffers (get_buffer2): counted, bounded, and refused when a stream asks for another size. Buffers
+ * that the decoder gives back wait in a short list for the next picture. One context serves many streams: it is flushed
+ * between them, which costs far less than opening one.
+ */
+#include "codec/hevc_decode.h"
+
+#include <assert.h>
+#include <libavcodec/avcodec.h>
+#include <libavutil/imgutils.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/le.h"
+#include "codec/hevc_syntax.h"
+
+#define MAX_PICTURES 24u /* held at once: 17 by the decoder at most, plus the ones in our hands */
+
+struct kni_hevc_decoder {
+    AVCodecContext *context;
+    AVPacket *packet;
+    AVFrame *frame;
+    uint8_t *unit; /* the current access unit and its padding */
+    size_t unit_capacity;
+    uint32_t width, height; /* of the current stream */
+    size_t picture_bytes;   /* of each buffer */
+    int line_bytes, lines;  /* of a plane, padded */
+    uint8_t *spare[MAX_PICTURES];
+    uint32_t n_spare, n_held; /* buffers that wait, and those out */
+    uint32_t n_peak;
+    size_t peak_bytes;
+};
+
+static void silent(void *avcl, int level, const char *format, va_list args)
+{
+    (void)avcl, (void)level, (void)format, (void)args;
+}
+
+static void silence_once(void)
+{
+    av_log_set_callback(silent);
+}
+
+static void drop_spare(struct kni_hevc_decoder *d)
+{
+    while (d->n_spare)
+        kni_free(d->spare[--d->n_spare]);
+}
+
+/* libavcodec is done with a buffer. */
+static void give_back(void *opaque, uint8_t *data)
+{
+    struct kni_hevc_decoder *d = opaque;
+    assert(d->n_held > 0 && d->n_spare < MAX_PICTURES);
+    d->n_held--;
+    d->spare[d->n_spare++] = data;
+}
+
+static int get_buffer(struct AVCodecContext *context, AVFrame *frame, int flags)
+{
+    struct kni_hevc_decoder *d = context->opaque;
+    (void)flags;
+    if (frame->format != AV_PIX_FMT_YUV444P || frame->width > d->line_bytes || frame->height > d->lines)
+        return AVERROR_INVALIDDATA;
+    if (!d->n_spare && d->n_held == MAX_PICTURES) /* held and spare together never exceed it */
+        return AVERROR_INVALIDDATA;
+    uint8_t *data = d->n_spare ? d->spare[--d->n_spare] : kni_alloc(KNI_ALLOC_TAG_CODEC, d->picture_bytes, 64);
+    if (!data)
+        return AVERROR(ENOMEM);
+    frame->buf[0] = av_buffer_create(data, d->picture_bytes, give_back, d, 0);
+    if (!frame->buf[0]) {
+        kni_free(data);
+        return AVERROR(ENOMEM);
+    }
+    if (++d->n_held > d->n_peak)
+        d->n_peak = d->n_held;
+    for (int i = 0; i < 3; i++) {
+        frame->data[i] = data + (size_t)i * (size_t)d->line_bytes * (size_t)d->lines;
+        frame->linesize[i] = d->line_bytes;
+    }
+    frame->extended_data = frame->data;
+    return 0;
+}
+
+void kni_hevc_decoder_close(struct kni_hevc_decoder **decoder)
+{
+    struct kni_hevc_decoder *d = *decoder;
+    if (!d)
+        return;
+    av_frame_free(&d->frame);
+    av_packet_free(&d->packet);
+    avcodec_free_context(&d->context); /* gives all buffers back */
+    assert(d->n_held == 0);
+    drop_spare(d);
+    kni_free(d->unit);
+    kni_free(d);
+    *decoder = NULL;
+}
+
+size_t kni_hevc_decoder_bytes(const struct kni_hevc_decoder *d)
+{
+    return d ? d->peak_bytes : 0;
+}
+
+static enum kn_status no_memory(struct kn_err *err)
+{
+    return kni_err_set(err, KN_E_NOMEM, "no memory while decoding HEVC");
+}
+
+static enum kn_status make_decoder(struct kni_hevc_decoder **out, struct kn_err *err)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, silence_once);
+    const AVCodec *codec = avcodec_find_decoder(AV_CODEC_ID_HEVC);
+    if (!codec)
+        return kni_err_set(err, KN_E_UNSUPPORTED, "this libavcodec has no HEVC decoder: install one that has, or use preset exact");
+    struct kni_hevc_decoder *d = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *d, 0);
+    if (!d)
+        return no_memory(err);
+    *out = d;
+    d->packet = av_packet_alloc();
+    d->frame = av_frame_alloc();
+    d->context = avcodec_alloc_context3(codec);
+    if (!d->packet || !d->frame || !d->context)
+        return no_memory(err);
+    d->context->opaque = d;
+    d->context->get_buffer2 = get_buffer;
+    d->context->thread_count = 1;
+    d->context->flags = AV_CODEC_FLAG_LOW_DELAY;
+    d->context->err_recognition = AV_EF_CRCCHECK | AV_EF_BITSTREAM | AV_EF_BUFFER | AV_EF_EXPLODE;
+    d->context->max_pixels = (int64_t)KNI_HEVC_MAX_SIDE * KNI_HEVC_MAX_SIDE;
+    int r = avcodec_open2(d->context, codec, NULL);
+    if (r == AVERROR(ENOMEM))
+        return no_memory(err);
+    return r < 0 ? kni_err_set(err, KN_E_UNSUPPORTED, "libavcodec could not open its HEVC decoder (%d)", r) : KN_OK;
+}
+
+static void set_size(struct kni_hevc_decoder *d, uint32_t width, uint32_t height)
+{
+    d->width = width;
+    d->height = height;
+    d->line_bytes = (int)((width + 63) / 64 * 64);
+    d->lines = (int)((height + 63) / 64 * 64);
+    d->picture_bytes = 3 * (size_t)d->line_bytes * (size_t)d->lines + 128; /* SIMD may read a little past the end */
+}
+
+static enum kn_status bad(struct kn_err *err, uint32_t i, const char *what)
+{
+    return kni_err_set(err, KN_E_FORMAT, "HEVC picture %u %s; drop the chunk and recompute", i, what);
+}
+
+static enum kn_status copy_unit(struct kni_hevc_decoder *d, const uint8_t *bytes, size_t n_bytes, struct kn_err *err)
+{
+    if (n_bytes > INT32_MAX / 2)
+        return kni_err_set(err, KN_E_FORMAT, "HEVC access unit of %zu bytes", n_bytes);
+    size_t need = n_bytes + AV_INPUT_BUFFER_PADDING_SIZE;
+    if (need > d->unit_capacity) {
+        kni_free(d->unit);
+        d->unit_capacity = 0;
+        d->unit = kni_alloc(KNI_ALLOC_TAG_CODEC, need + need / 2, 64);
+        if (!d->unit)
+            return no_memory(err);
+        d->unit_capacity = need + need / 2;
+    }
+    memcpy(d->unit, bytes, n_bytes);
+    memset(d->unit + n_bytes, 0, AV_INPUT_BUFFER_PADDING_SIZE);
+    d->packet->data = d->unit;
+    d->packet->size = (int)n_bytes;
+    d->packet->buf = NULL; /* not reference counted: libavcodec copies it, with padding */
+    return KN_OK;
+}
+
+/* Hands out what the decoder has finished. */
+static enum kn_status take_pictures(struct kni_hevc_decoder *d, uint32_t *n_out, uint32_t n_pictures, kni_hevc_picture_fn fn, void *user, struct kn_err *err)
+{
+    for (;;) {
+        int r = avcodec_receive_frame(d->context, d->frame);
+        if (r == AVERROR(EAGAIN) || r == AVERROR_EOF)
+            return KN_OK;
+        if (r == AVERROR(ENOMEM))
+            return no_memory(err);
+        if (r < 0)
+            return bad(err, *n_out, "cannot be decoded");
+        const AVFrame *f = d->frame;
+        enum kn_status s = KN_OK;
+        if (f->format != AV_PIX_FMT_YUV444P || f->width != (int)d->width || f->height != (int)d->height)
+            s = bad(err, *n_out, "has the wrong size or format");
+        else if (f->decode_error_flags || f->flags & AV_FRAME_FLAG_CORRUPT)
+            s = bad(err, *n_out, "is damaged");
+        else if (*n_out >= n_pictures)
+            s = bad(err, *n_out, "is one too many");
+        if (s == KN_OK) {
+            const uint8_t *const planes[3] = {f->data[0], f->data[1], f->data[2]};
+            const size_t strides[3] = {(size_t)f->linesize[0], (size_t)f->linesize[1], (size_t)f->linesize[2]};
+            s = fn(user, *n_out, planes, strides, err);
+        }
+        av_frame_unref(d->frame);
+        if (s != KN_OK)
+            return s;
+        ++*n_out;
+    }
+}
+
+static enum kn_status decode_section(struct kni_hevc_decoder *d, const uint8_t *bytes, size_t n_bytes, uint32_t n_pictures,
+                                     kni_hevc_picture_fn fn, void *user, struct kn_err *err)
+{
+    uint64_t table = 4 + 4 * (uint64_t)n_pictures, at = table;
+    if (n_bytes < table || kni_le32_get(bytes) != n_pictures)
+        return kni_err_set(err, KN_E_FORMAT, "HEVC section of %zu bytes does not hold the %u pictures expected", n_bytes, n_pictures);
+    uint32_t n_out = 0;
+    for (uint32_t i = 0; i <= n_pictures; i++) {
+        int r;
+        if (i < n_pictures) {
+            uint32_t size = kni_le32_get(bytes + 4 + 4 * (size_t)i);
+            if (size > n_bytes - at)
+                return bad(err, i, "reaches past its section");
+            const char *why = kni_hevc_check_unit(bytes + at, size, i == 0, d->width, d->height);
+            if (why)
+                return bad(err, i, why);
+            enum kn_status s = copy_unit(d, bytes + at, size, err);
+            if (s != KN_OK)
+                return s;
+            at += size;
+            r = avcodec_send_packet(d->context, d->packet);
+        } else {
+            r = avcodec_send_packet(d->context, NULL);
+        }
+        if (r == AVERROR(ENOMEM))
+            return no_memory(err);
+        if (r < 0)
+            return bad(err, i, "cannot be decoded");
+        enum kn_status s = take_pictures(d, &n_out, n_pictures, fn, user, err);
+        if (s != KN_OK)
+            return s;
+    }
+    if (at != n_bytes)
+        return kni_err_set(err, KN_E_FORMAT, "HEVC section has %llu bytes after its last picture", (unsigned long long)(n_bytes - at));
+    return n_out == n_pictures ? KN_OK : bad(err, n_out, "is missing");
+}
+
+enum kn_status kni_hevc_decode(struct kni_hevc_decoder **decoder, const uint8_t *bytes, size_t n_bytes, uint32_t width, uint32_t height,
+                               uint32_t n_pictures, kni_hevc_picture_fn fn, void *user, struct kn_err *err)
+{
+    assert(width && height && width <= KNI_HEVC_MAX_SIDE && height <= KNI_HEVC_MAX_SIDE && n_pictures);
+    if (*decoder && ((*decoder)->width != width || (*decoder)->height != height))
+        kni_hevc_decoder_close(decoder); /* rare, and simpler than buffers of two sizes */
+    enum kn_status s = KN_OK;
+    if (*decoder)
+        avcodec_flush_buffers((*decoder)->context);
+    else
+        s = make_decoder(decoder, err);
+    if (s == KN_OK) {
+        struct kni_hevc_decoder *d = *decoder;
+        set_size(d, width, height);
+        s = decode_section(d, bytes, n_bytes, n_pictures, fn, user, err);
+        size_t held = sizeof *d + d->unit_capacity + d->n_peak * d->picture_bytes;
+        if (held > d->peak_bytes)
+            d->peak_bytes = held;
+    }
+    if (s != KN_OK)
+        kni_hevc_decoder_close(decoder);
+    return s;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A HEVC section (hevc_encode.h) back to pictures, one by one, through libavcodec on one thread. The counterpart of
+ * hevc_encode.h and as ignorant of tokens.
+ *
+ * Hostile bytes: sizes are checked before anything is allocated by them (hevc_syntax.h), every picture must have the
+ * expected size and format, any complaint of the decoder refuses the stream. Picture memory comes from kni_alloc, is counted,
+ * and is bounded by the pictures that a decoder may hold (17) times their size.
+ *
+ * Owner: one thread a handle. libavcodec's own log is turned off for the process.
+ */
+#ifndef KNI_CODEC_HEVC_DECODE_H
+#define KNI_CODEC_HEVC_DECODE_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define KNI_HEVC_MAX_SIDE 8192u
+
+struct kni_hevc_decoder;
+
+/* Called once a picture, in order. planes are borrowed for the call. Anything but KN_OK ends decoding with that status. */
+typedef enum kn_status (*kni_hevc_picture_fn)(void *user, uint32_t index, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err);
+
+/* Decodes a whole section, which must hold exactly n_pictures of width x height. *decoder may be NULL: it is made and kept
+ * for the next call. After a failure the decoder is dropped and *decoder is NULL again. KN_E_FORMAT, KN_E_NOMEM,
+ * KN_E_UNSUPPORTED (libavcodec without HEVC). */
+enum kn_status kni_hevc_decode(struct kni_hevc_decoder **decoder, const uint8_t *bytes, size_t n_bytes, uint32_t width, uint32_t height,
+                               uint32_t n_pictures, kni_hevc_picture_fn fn, void *user, struct kn_err *err);
+void kni_hevc_decoder_close(struct kni_hevc_decoder **decoder);
+
+/* Peak bytes of picture and packet memory held. */
+size_t kni_hevc_decoder_bytes(const struct kni_hevc_decoder *decoder);
+
+#endif

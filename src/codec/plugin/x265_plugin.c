@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libx265 behind codec/hevc_plugin.h. Built as a module of its own that Kinema opens at run time; it includes nothing of
+ * Kinema but that header.
+ *
+ * Settings aim at cheap decoding and cheap encoding of noise-like lossless pictures: one I picture, then P pictures with one
+ * reference, no lookahead, no threads inside (Kinema codes streams side by side), no filters, no SEI. Units of 16 x 16
+ * and blocks down to 8 x 8. One thread at a time an encoder; x265 wants one CTU size in a process, which holds here.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <x265.h>
+
+#include "codec/hevc_plugin.h"
+
+struct encoder {
+    const x265_api *api;
+    x265_param *param;
+    x265_picture *picture;
+    x265_encoder *x265;
+    int64_t n_in;
+};
+
+static void plugin_close(void *opaque)
+{
+    struct encoder *e = opaque;
+    if (!e)
+        return;
+    if (e->x265)
+        e->api->encoder_close(e->x265);
+    if (e->picture)
+        e->api->picture_free(e->picture);
+    if (e->param)
+        e->api->param_free(e->param);
+    free(e);
+}
+
+static void configure(const x265_api *api, x265_param *p, const struct kn_hevc_params *want)
+{
+    api->param_default_preset(p, "ultrafast", NULL);
+    p->logLevel = X265_LOG_NONE;
+    p->sourceWidth = (int)want->width;
+    p->sourceHeight = (int)want->height;
+    p->internalCsp = X265_CSP_I444;
+    p->fpsNum = 25;
+    p->fpsDenom = 1;
+    p->totalFrames = (int)want->n_pictures;
+    p->numaPools = "none";
+    p->bEnableWavefront = 0;
+    p->frameNumThreads = 1;
+    p->lookaheadThreads = 0;
+    p->maxCUSize = 16;
+    p->minCUSize = 8;
+    p->maxTUSize = 16;
+    p->bframes = 0;
+    p->bBPyramid = 0;
+    p->bFrameAdaptive = 0;
+    p->maxNumReferences = 1;
+    p->keyframeMax = -1; /* the first picture only */
+    p->scenecutThreshold = 0;
+    p->bOpenGOP = 0;
+    p->lookaheadDepth = 0;
+    p->rc.cuTree = 0;
+    p->rc.aqMode = X265_AQ_NONE;
+    p->bEnableLoopFilter = 0;
+    p->bEnableSAO = 0;
+    p->bEnableWeightedPred = 0;
+    p->bEnableStrongIntraSmoothing = 0;
+    p->bEnableTemporalMvp = 0;
+    p->psyRd = 0;
+    p->psyRdoq = 0;
+    p->bRepeatHeaders = 1;
+    p->bAnnexB = 1;
+    p->bEmitInfoSEI = 0;
+    p->bEmitHRDSEI = 0;
+    p->bEnableAccessUnitDelimiters = 0;
+    p->bLossless = 1;
+}
+
+static enum kn_hevc_result plugin_open(void **out, const struct kn_hevc_params *params)
+{
+    *out = NULL;
+    const x265_api *api = x265_api_get(8);
+    if (!api)
+        return KN_HEVC_RESULT_FAILED;
+    struct encoder *e = calloc(1, sizeof *e);
+    if (!e)
+        return KN_HEVC_RESULT_NOMEM;
+    e->api = api;
+    e->param = api->param_alloc();
+    e->picture = api->picture_alloc();
+    if (!e->param || !e->picture) {
+        plugin_close(e);
+        return KN_HEVC_RESULT_NOMEM;
+    }
+    configure(api, e->param, params);
+    if (api->param_apply_profile(e->param, "main444-8") == 0)
+        e->x265 = api->encoder_open(e->param);
+    if (!e->x265) {
+        plugin_close(e);
+        return KN_HEVC_RESULT_FAILED;
+    }
+    *out = e;
+    return KN_HEVC_RESULT_OK;
+}
+
+/* One call of x265: with a picture, or NULL to drain. */
+static enum kn_hevc_result step(struct encoder *e, x265_picture *in, int *got, struct kn_hevc_unit *unit)
+{
+    x265_nal *nals;
+    uint32_t n_nals = 0;
+    *unit = (struct kn_hevc_unit){0};
+    *got = e->api->encoder_encode(e->x265, &nals, &n_nals, in, NULL);
+    if (*got < 0)
+        return KN_HEVC_RESULT_FAILED;
+    if (*got == 0)
+        return KN_HEVC_RESULT_OK;
+    unit->bytes = n_nals ? nals[0].payload : NULL; /* x265 promises that the payloads follow each other in memory */
+    for (uint32_t i = 0; i < n_nals; i++)
+        unit->n_bytes += nals[i].sizeBytes;
+    return KN_HEVC_RESULT_OK;
+}
+
+static enum kn_hevc_result plugin_encode(void *opaque, const uint8_t *const planes[3], const size_t strides[3], struct kn_hevc_unit *unit)
+{
+    struct encoder *e = opaque;
+    int got;
+    e->api->picture_init(e->param, e->picture);
+    for (int i = 0; i < 3; i++) {
+        e->picture->planes[i] = (void *)(uintptr_t)planes[i]; /* x265 only reads it, and copies */
+        e->picture->stride[i] = (int)strides[i];
+    }
+    e->picture->bitDepth = 8;
+    e->picture->pts = e->n_in++;
+    e->picture->sliceType = e->n_in == 1 ? X265_TYPE_IDR : X265_TYPE_P;
+    return step(e, e->picture, &got, unit);
+}
+
+static enum kn_hevc_result plugin_flush(void *opaque, struct kn_hevc_unit *unit)
+{
+    int got;
+    return step(opaque, NULL, &got, unit);
+}
+
+__attribute__((visibility("default"))) const struct kn_hevc_plugin *kn_hevc_plugin(void);
+
+const struct kn_hevc_plugin *kn_hevc_plugin(void)
+{
+    static const struct kn_hevc_plugin plugin = {
+        .abi_version = KN_HEVC_PLUGIN_ABI,
+        .struct_bytes = sizeof plugin,
+        .name = "libx265 (lossless, ultrafast)",
+        .open = plugin_open,
+        .encode = plugin_encode,
+        .flush = plugin_flush,
+        .close = plugin_close,
+    };
+    return &plugin;
+}
