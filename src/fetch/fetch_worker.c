@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The workers' side of fetching. A worker takes the oldest job that has something to begin: a lookup (all of them before
+ * any chunk: they are short and somebody waits to reserve blocks), or the next chunk, which it downloads into its own
+ * buffer and restores into the job's blocks. Several workers serve one job; chunks finish in any order and count in order.
+ *
+ * A first chunk that begins before first_token. Its early positions are in the pool already, in blocks that others may
+ * share. Such a chunk is restored into the worker's scratch blocks, and only positions from first_token on are copied.
+ *
+ * A bad chunk ends its job there and is removed from the store, so that the next publish heals it: a store that keeps
+ * promising what it cannot give would cost every later request a failed fetch.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "fetch/fetcher.h"
+
+/* Of one worker; lives as long as its thread, freed at its end. */
+struct worker {
+    struct kni_fetcher *f;
+    struct kni_codec *codec; /* opened at the first chunk */
+    struct kni_store_buf buf;
+    uint16_t *scratch;        /* chunk_tokens / 16 blocks */
+    uint32_t *scratch_table;  /* positions 0 .. end of the chunk */
+    uint32_t scratch_entries;
+};
+
+#define LOOKUP UINT32_MAX
+
+/* The oldest job with something to begin, and what: LOOKUP or a chunk. (lock) held. */
+static struct kni_fetch *pick(struct kni_fetcher *f, uint32_t *chunk)
+{
+    uint64_t now = kni_now_ns();
+    for (struct kni_fetch *j = f->jobs; j; j = j->next) {
+        if (j->state != KNI_FETCH_STATE_LOOKUP || j->lookup_begun || j->cancelled)
+            continue;
+        kni_fetch_settle(j, now);
+        if (j->state != KNI_FETCH_STATE_LOOKUP)
+            continue;
+        j->lookup_begun = true;
+        *chunk = LOOKUP;
+        return j;
+    }
+    for (struct kni_fetch *j = f->jobs; j; j = j->next) {
+        kni_fetch_settle(j, now);
+        if (j->state != KNI_FETCH_STATE_RUNNING || j->cut || j->cancelled || j->next_chunk >= j->end_chunk)
+            continue;
+        *chunk = j->next_chunk++;
+        return j;
+    }
+    return NULL;
+}
+
+static void run_lookup(struct kni_fetcher *f, struct kni_fetch *job)
+{
+    struct kn_err err = {0};
+    struct kni_chunk_meta meta;
+    struct kni_hash chain = {{0}};
+    uint32_t n_found = 0;
+    for (uint32_t c = 0; c < job->n_chunks; c++) {
+        kni_fetcher_chain(f, &job->seed, job->tokens, c, &chain);
+        job->chunks[c].chain = chain;
+        kni_fetcher_meta(f, c, &chain, &meta);
+        kni_store_key_make(&job->keys[c], &meta, &f->opts.tiles);
+    }
+    enum kn_status s = KN_OK;
+    if (kni_fetcher_may_ask(f)) {
+        s = kni_store_lookup(f->store, job->keys + job->first_chunk, job->n_chunks - job->first_chunk, &n_found, &err);
+        kni_fetcher_note_store(f, s != KN_OK, "lookup", &err);
+    }
+    pthread_mutex_lock(&f->lock);
+    if (job->state == KNI_FETCH_STATE_LOOKUP) { /* else it was too late */
+        uint64_t now = kni_now_ns();
+        job->found_chunk = job->first_chunk + (s ? 0 : n_found);
+        kni_fetch_settle(job, now);
+        if (job->state == KNI_FETCH_STATE_LOOKUP) {
+            job->state = n_found && !s ? KNI_FETCH_STATE_READY : KNI_FETCH_STATE_DONE;
+            job->end_ns = now; /* for READY: where the fetch's own clock stops */
+            kni_fetcher_tell(f);
+        }
+    }
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* Restores a chunk whose early positions must stay as they are. */
+static enum kn_status restore_partly(struct worker *w, const struct kni_fetch *job, const struct kni_chunk_meta *meta, struct kn_err *err)
+{
+    const struct kni_kv_layout *l = &job->view.layout;
+    uint32_t n_blocks = meta->n_tokens / KNI_BLOCK_TOKENS, first_block = meta->first_token / KNI_BLOCK_TOKENS, n_entries = first_block + n_blocks;
+    size_t bytes;
+    if (!w->scratch && (!kni_mul_size(kni_kv_block_bytes(l), n_blocks, &bytes) || !(w->scratch = kni_alloc(KNI_ALLOC_TAG_FETCH, bytes, 64))))
+        return kni_err_set(err, KN_E_NOMEM, "no memory for a chunk's scratch blocks");
+    if (w->scratch_entries < n_entries) {
+        uint32_t *table = kni_realloc(KNI_ALLOC_TAG_FETCH, w->scratch_table, n_entries * sizeof *table);
+        if (!table)
+            return kni_err_set(err, KN_E_NOMEM, "no memory for a block table");
+        w->scratch_table = table;
+        w->scratch_entries = n_entries;
+    }
+    memset(w->scratch_table, 0, n_entries * sizeof *w->scratch_table);
+    for (uint32_t i = 0; i < n_blocks; i++)
+        w->scratch_table[first_block + i] = i;
+    struct kni_kv_view scratch = {.layout = *l, .base = w->scratch, .block_ids = w->scratch_table, .n_blocks = n_entries};
+    enum kn_status s = kni_chunk_restore(w->codec, w->buf.data, w->buf.n_bytes, meta, &scratch, err);
+    if (s)
+        return s;
+    size_t values = kni_kv_block_values(l);
+    for (uint32_t p = job->first_token; p < meta->first_token + meta->n_tokens;) {
+        if (p % KNI_BLOCK_TOKENS == 0) {
+            uint32_t b = p / KNI_BLOCK_TOKENS;
+            memcpy(job->view.base + job->view.block_ids[b] * values, w->scratch + w->scratch_table[b] * values, values * 2);
+            p += KNI_BLOCK_TOKENS;
+            continue;
+        }
+        for (uint32_t layer = 0; layer < l->n_layer; layer++)
+            for (uint32_t head = 0; head < l->n_kv_head; head++)
+                for (uint32_t is_v = 0; is_v < 2; is_v++)
+                    memcpy(kni_kv_row(&job->view, layer, is_v, head, p), kni_kv_row(&scratch, layer, is_v, head, p), l->d_head * 2u);
+        p++;
+    }
+    return KN_OK;
+}
+
+static enum kn_status restore(struct worker *w, const struct kni_fetch *job, uint32_t chunk, struct kn_err *err)
+{
+    struct kni_chunk_meta meta;
+    kni_fetcher_meta(w->f, chunk, &job->chunks[chunk].chain, &meta);
+    if (!w->codec) {
+        struct kni_codec_opts o = {.preset = KN_PRESET_EXACT}; /* restores every preset */
+        enum kn_status s = kni_codec_open(&w->codec, &o, err);
+        if (s)
+            return s;
+    }
+    if (meta.first_token < job->first_token)
+        return restore_partly(w, job, &meta, err);
+    return kni_chunk_restore(w->codec, w->buf.data, w->buf.n_bytes, &meta, &job->view, err);
+}
+
+/* Says why a chunk was refused and removes it where removal heals. Lock not held; the job's memory is still referenced. */
+static void report(struct kni_fetcher *f, const struct kni_fetch *job, uint32_t chunk, enum kn_status s, const struct kn_err *why, const struct kni_store_entry *entry)
+{
+    const char *key = job->keys[chunk].text;
+    bool heal = s == KN_E_FORMAT || s == KN_E_MISMATCH || s == KN_E_NOT_FOUND;
+    struct kn_err err = {0};
+    kni_log(KN_LOG_LEVEL_WARN, "fetch", "chunk %u of a prompt is not used, its tokens are recomputed: %s (%s); key %s%s", chunk, why->text[0] ? why->text : "no reason given",
+            kn_status_name(s), key, heal && !f->store->read_only ? "; removed from the store" : "");
+    if (!heal || f->store->read_only || (s == KN_E_NOT_FOUND && !entry->n_bytes))
+        return; /* nothing to mend, or the whole chunk is gone already */
+    s = kni_store_drop(f->store, key, entry, &err);
+    if (s)
+        kni_fetcher_note_store(f, true, "drop", &err);
+}
+
+static void run_chunk(struct worker *w, struct kni_fetch *job, uint32_t chunk)
+{
+    struct kni_fetcher *f = w->f;
+    struct kn_err err = {0};
+    struct kni_store_entry entry = {0};
+    enum kn_status s;
+    bool wanted, asked = kni_fetcher_may_ask(f);
+    if (asked) {
+        s = kni_store_get(f->store, job->keys[chunk].text, &entry, &w->buf, &err);
+        bool store_failed = s && s != KN_E_NOT_FOUND && s != KN_E_FORMAT && s != KN_E_MISMATCH && s != KN_E_NOMEM;
+        kni_fetcher_note_store(f, store_failed, "get", &err);
+    } else
+        s = kni_err_set(&err, KN_E_IO, "the store has failed and is being left alone");
+
+    pthread_mutex_lock(&f->lock);
+    wanted = job->state == KNI_FETCH_STATE_RUNNING && !job->cut && !job->cancelled && chunk < job->end_chunk && kni_now_ns() < job->deadline_ns;
+    job->n_bytes += s ? 0 : w->buf.n_bytes;
+    job->n_restoring += wanted; /* from here on kni_fetch_end waits for us */
+    pthread_mutex_unlock(&f->lock);
+    if (wanted && !s)
+        s = restore(w, job, chunk, &err);
+
+    pthread_mutex_lock(&f->lock);
+    if (wanted) {
+        job->n_restoring--;
+        if (s) {
+            job->n_misses++;
+            if (chunk < job->end_chunk)
+                job->end_chunk = chunk;
+        } else
+            job->chunks[chunk].restored = true;
+        while (job->n_prefix < job->end_chunk && job->chunks[job->n_prefix].restored)
+            job->n_prefix++;
+        pthread_cond_broadcast(&f->restored);
+    }
+    kni_fetch_settle(job, kni_now_ns());
+    kni_fetcher_tell(f);
+    pthread_mutex_unlock(&f->lock);
+    if (s && (wanted || asked))
+        report(f, job, chunk, s, &err, &entry);
+}
+
+void *kni_fetch_worker_main(void *arg)
+{
+    struct kni_fetcher *f = arg;
+    struct worker w = {.f = f};
+    pthread_mutex_lock(&f->lock);
+    while (!f->stopping) {
+        uint32_t chunk;
+        struct kni_fetch *job = pick(f, &chunk);
+        if (!job) {
+            pthread_cond_broadcast(&f->publish); /* publishers give way while there is work here */
+            pthread_cond_wait(&f->work, &f->lock);
+            continue;
+        }
+        job->n_refs++;
+        pthread_mutex_unlock(&f->lock);
+        if (chunk == LOOKUP)
+            run_lookup(f, job);
+        else
+            run_chunk(&w, job, chunk);
+        pthread_mutex_lock(&f->lock);
+        kni_fetch_unref(job);
+    }
+    pthread_mutex_unlock(&f->lock);
+    kni_codec_close(&w.codec);
+    kni_store_buf_fini(&w.buf);
+    kni_free(w.scratch);
+    kni_free(w.scratch_table);
+    return NULL;
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Publishing in the background: chunks that the store does not have yet are encoded and put, first positions first, so
+ * that what is visible is always a usable prefix. Publishers are threads of their own at a low priority (workers cannot
+ * lend theirs: an ordinary process may not raise its priority again), and give way while fetch work waits to begin.
+ *
+ * The first error ends a publish: later chunks would lie behind a gap that no lookup crosses. Each kind of error is
+ * logged once until a chunk is stored again. The queue is bounded; each entry pins blocks of the pool.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "fetch/fetcher.h"
+#include "kv/chain.h"
+
+#define NICE 10
+#define YIELD_NS 50000000ull       /* one wait for fetch work to begin */
+#define YIELDS 20                  /* at most, for each chunk: publishing is delayed, not starved */
+#define FLUSH_EVERY_NS 5000000000ull /* last-use times are written at most this often when nothing is published */
+
+void kni_publish_free(struct kni_publish *p)
+{
+    if (!p)
+        return;
+    kni_free(p->tokens);
+    kni_free(p->table);
+    kni_free(p);
+}
+
+static void push(struct kni_publish_list *list, struct kni_publish *p)
+{
+    p->next = NULL;
+    *list->last = p;
+    list->last = &p->next;
+    list->n++;
+}
+
+static struct kni_publish *pop(struct kni_publish_list *list)
+{
+    struct kni_publish *p = list->first;
+    if (p) {
+        list->first = p->next;
+        if (!list->first)
+            list->last = &list->first;
+        list->n--;
+    }
+    return p;
+}
+
+enum kn_status kni_publish_submit(struct kni_fetcher *f, const int32_t *tokens, uint32_t n_tokens, const char *salt, const struct kni_kv_view *view, void *cookie)
+{
+    enum kn_status s = KN_OK;
+    if (n_tokens > (uint64_t)view->n_blocks * KNI_BLOCK_TOKENS)
+        return KN_E_ARG;
+    struct kni_publish *p = kni_calloc(KNI_ALLOC_TAG_FETCH, sizeof *p, 0);
+    if (!p)
+        return KN_E_NOMEM;
+    p->tokens = kni_alloc(KNI_ALLOC_TAG_FETCH, (size_t)n_tokens * sizeof *tokens, 0);
+    p->table = kni_alloc(KNI_ALLOC_TAG_FETCH, (size_t)view->n_blocks * sizeof *p->table, 0);
+    if (!p->tokens || !p->table) {
+        kni_publish_free(p);
+        return KN_E_NOMEM;
+    }
+    if (n_tokens)
+        memcpy(p->tokens, tokens, (size_t)n_tokens * sizeof *tokens);
+    if (view->n_blocks)
+        memcpy(p->table, view->block_ids, (size_t)view->n_blocks * sizeof *p->table);
+    p->n_tokens = n_tokens;
+    p->seed = kni_chain_seed(f->opts.fingerprint, salt);
+    p->view = *view;
+    p->view.block_ids = p->table;
+    p->cookie = cookie;
+    pthread_mutex_lock(&f->lock);
+    if (f->queued.n >= KNI_FETCH_MAX_PUBLISHES) {
+        s = KN_E_FULL;
+    } else {
+        push(&f->queued, p);
+        p = NULL;
+        pthread_cond_broadcast(&f->publish);
+    }
+    pthread_mutex_unlock(&f->lock);
+    kni_publish_free(p);
+    return s;
+}
+
+bool kni_publish_poll(struct kni_fetcher *f, void **cookie, enum kn_status *status)
+{
+    pthread_mutex_lock(&f->lock);
+    struct kni_publish *p = pop(&f->finished);
+    pthread_mutex_unlock(&f->lock);
+    if (!p)
+        return false;
+    *cookie = p->cookie;
+    *status = p->status;
+    kni_publish_free(p);
+    return true;
+}
+
+void kni_publish_get_stats(struct kni_fetcher *f, struct kni_publish_stats *out)
+{
+    pthread_mutex_lock(&f->lock);
+    *out = f->stats;
+    out->n_queued = f->queued.n + f->n_publishing;
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* Lets fetches begin first. False when the fetcher is closing. */
+static bool give_way(struct kni_fetcher *f)
+{
+    pthread_mutex_lock(&f->lock);
+    for (int i = 0; i < YIELDS && !f->stopping && kni_fetcher_has_work(f); i++)
+        kni_fetcher_cond_wait(&f->publish, &f->lock, kni_now_ns() + YIELD_NS);
+    bool go_on = !f->stopping;
+    pthread_mutex_unlock(&f->lock);
+    return go_on;
+}
+
+static enum kn_status publish_chunk(struct kni_fetcher *f, struct kni_codec *codec, const struct kni_publish *p, const struct kni_chunk_meta *meta,
+                                    const struct kni_store_key *key, struct kn_err *err)
+{
+    void *data = NULL;
+    size_t n_bytes = 0;
+    enum kn_status s = kni_chunk_encode(codec, meta, &p->view, &data, &n_bytes, err);
+    if (s)
+        return s;
+    s = kni_store_put(f->store, key->text, meta, data, n_bytes, err);
+    kni_fetcher_note_store(f, s == KN_E_IO || s == KN_E_TIMEOUT, "put", err);
+    kni_free(data);
+    if (s)
+        return s;
+    pthread_mutex_lock(&f->lock);
+    f->stats.n_chunks++;
+    f->stats.n_bytes += n_bytes;
+    f->stats.raw_bytes += (uint64_t)meta->n_tokens * kni_kv_token_bytes(&meta->kv);
+    f->logged_kinds = 0;
+    pthread_mutex_unlock(&f->lock);
+    return KN_OK;
+}
+
+static enum kn_status run_publish(struct kni_fetcher *f, struct kni_codec **codec, const struct kni_publish *p, struct kn_err *err)
+{
+    struct kni_hash chain = p->seed;
+    for (uint32_t c = 0; c < p->n_tokens / f->opts.chunk_tokens; c++) {
+        struct kni_chunk_meta meta;
+        struct kni_store_key key;
+        uint32_t n_found = 0;
+        kni_fetcher_chain(f, &p->seed, p->tokens, c, &chain);
+        kni_fetcher_meta(f, c, &chain, &meta);
+        kni_store_key_make(&key, &meta, &f->opts.tiles);
+        if (!give_way(f))
+            return kni_err_set(err, KN_E_CANCELLED, "the fetcher was closed");
+        if (!kni_fetcher_may_ask(f))
+            return kni_err_set(err, KN_E_IO, "the store has failed and is being left alone");
+        enum kn_status s = kni_store_lookup(f->store, &key, 1, &n_found, err); /* one by one: another process may be publishing the same */
+        kni_fetcher_note_store(f, s != KN_OK, "lookup", err);
+        if (!s && n_found)
+            continue;
+        if (!s && !*codec) {
+            struct kni_codec_opts o = {.preset = f->opts.preset, .tiles = f->opts.tiles};
+            s = kni_codec_open(codec, &o, err);
+        }
+        if (!s)
+            s = publish_chunk(f, *codec, p, &meta, &key, err);
+        if (s)
+            return s;
+    }
+    return KN_OK;
+}
+
+static void finish(struct kni_fetcher *f, struct kni_publish *p, enum kn_status s, const struct kn_err *err, uint64_t busy_ns)
+{
+    bool say = false;
+    pthread_mutex_lock(&f->lock);
+    f->stats.busy_ns += busy_ns;
+    if (s && s != KN_E_CANCELLED) {
+        f->stats.n_errors++;
+        say = !(f->logged_kinds & 1u << s);
+        f->logged_kinds |= 1u << s;
+    }
+    pthread_mutex_unlock(&f->lock);
+    if (say)
+        kni_log(KN_LOG_LEVEL_WARN, "fetch", "a prefix was not published: %s (%s); said once until one is stored again", err->text[0] ? err->text : "no reason given", kn_status_name(s));
+    pthread_mutex_lock(&f->lock);
+    p->status = s;
+    push(&f->finished, p);
+    f->n_publishing--;
+    kni_fetcher_tell(f);
+    pthread_mutex_unlock(&f->lock);
+}
+
+void *kni_publisher_main(void *arg)
+{
+    struct kni_fetcher *f = arg;
+    struct kni_codec *codec = NULL;
+    uint64_t next_flush_ns = 0;
+    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* of this thread only; refused: we go on as we are */
+    pthread_mutex_lock(&f->lock);
+    while (!f->stopping) {
+        struct kni_publish *p = pop(&f->queued);
+        uint64_t now = kni_now_ns();
+        if (p) {
+            struct kn_err err = {0};
+            f->n_publishing++;
+            pthread_mutex_unlock(&f->lock);
+            enum kn_status s = run_publish(f, &codec, p, &err);
+            finish(f, p, s, &err, kni_now_ns() - now);
+            pthread_mutex_lock(&f->lock);
+        } else if (f->flush_wanted && now >= next_flush_ns) {
+            f->flush_wanted = false;
+            bool may = kni_breaker_allows(&f->breaker, now);
+            pthread_mutex_unlock(&f->lock);
+            if (may)
+                (void)kni_store_flush(f->store); /* last-use times: a loss is not an error */
+            next_flush_ns = kni_now_ns() + FLUSH_EVERY_NS;
+            pthread_mutex_lock(&f->lock);
+        } else if (f->flush_wanted)
+            kni_fetcher_cond_wait(&f->publish, &f->lock, next_flush_ns);
+        else
+            pthread_cond_wait(&f->publish, &f->lock);
+    }
+    pthread_mutex_unlock(&f->lock);
+    kni_codec_close(&codec);
+    return NULL;
+}

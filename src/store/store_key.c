@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Keys and manifest entries as bytes (doc/format-store.md).
+ *
+ *     kn1:<32 hex model>:<32 hex profile>:<32 hex chain>:exact-f16-256-v1
+ *                                                        tiles-f16-256-v1-l64-p0-h0
+ *
+ * The variant carries what the three hashes do not: preset, KV type, tokens in the chunk (the chain names the prefix up to
+ * the chunk's end, not where the chunk begins), container version, and for tiles its options as they were asked for
+ * (0 = chosen by shape, which is a function of the model). Longest: 4 + 3*33 + 64 characters, far below LMDB's 511.
+ */
+#include "store/store.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "codec/container.h"
+
+#define ENTRY_VERSION 1u
+#define CONTAINER_VERSION KNI_CONTAINER_VERSION /* a new container version gets new keys, so that versions never fight */
+
+static void put32(uint8_t *p, uint32_t v)
+{
+    for (int i = 0; i < 4; i++)
+        p[i] = (uint8_t)(v >> 8 * i);
+}
+
+static void put64(uint8_t *p, uint64_t v)
+{
+    for (int i = 0; i < 8; i++)
+        p[i] = (uint8_t)(v >> 8 * i);
+}
+
+static uint32_t get32(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static uint64_t get64(const uint8_t *p)
+{
+    return get32(p) | (uint64_t)get32(p + 4) << 32;
+}
+
+void kni_store_entry_encode(const struct kni_store_entry *e, uint8_t out[KNI_STORE_ENTRY_BYTES])
+{
+    memset(out, 0, KNI_STORE_ENTRY_BYTES);
+    put32(out, ENTRY_VERSION);
+    put32(out + 4, e->n_tokens);
+    put64(out + 8, e->n_bytes);
+    put64(out + 16, e->xxh3);
+    put64(out + 24, e->created_s);
+    put64(out + 32, e->last_used_s);
+    put64(out + 40, e->ttl_s);
+    put32(out + 48, e->first_token);
+    memcpy(out + 56, e->fingerprint, 16);
+    memcpy(out + 72, e->preset, strnlen(e->preset, sizeof e->preset - 1));
+    put64(out + 88, kni_xxh3(out, 88));
+}
+
+enum kn_status kni_store_entry_decode(struct kni_store_entry *e, const void *data, size_t n_bytes)
+{
+    const uint8_t *p = data;
+    memset(e, 0, sizeof *e);
+    if (n_bytes >= 4 && get32(p) != ENTRY_VERSION && get32(p) < 256)
+        return KN_E_MISMATCH;
+    if (n_bytes != KNI_STORE_ENTRY_BYTES || get32(p) != ENTRY_VERSION || get64(p + 88) != kni_xxh3(p, 88))
+        return KN_E_FORMAT;
+    e->n_tokens = get32(p + 4);
+    e->n_bytes = get64(p + 8);
+    e->xxh3 = get64(p + 16);
+    e->created_s = get64(p + 24);
+    e->last_used_s = get64(p + 32);
+    e->ttl_s = get64(p + 40);
+    e->first_token = get32(p + 48);
+    memcpy(e->fingerprint, p + 56, 16);
+    memcpy(e->preset, p + 72, 15);
+    return KN_OK;
+}
+
+bool kni_store_entry_is_expired(const struct kni_store_entry *e, uint64_t ttl_s, uint64_t now_s)
+{
+    uint64_t age = now_s > e->created_s ? now_s - e->created_s : 0;
+    return (e->ttl_s && age >= e->ttl_s) || (ttl_s && age >= ttl_s);
+}
+
+void kni_store_key_make(struct kni_store_key *out, const struct kni_chunk_meta *meta, const struct kn_tiles_opts *tiles)
+{
+    struct kni_hash fingerprint, profile;
+    char model_hex[33], profile_hex[33], chain_hex[33], variant[64];
+    memcpy(fingerprint.bytes, meta->fingerprint, 16);
+    memcpy(profile.bytes, meta->profile, 16);
+    kni_hash_hex(&fingerprint, model_hex);
+    kni_hash_hex(&profile, profile_hex);
+    kni_hash_hex(&meta->chain, chain_hex);
+    const char *preset = kni_preset_name(meta->preset), *type = meta->kv.type == KN_KV_TYPE_BF16 ? "bf16" : "f16";
+    int n = snprintf(variant, sizeof variant, "%s-%s-%u-v%u", preset, type, meta->n_tokens, CONTAINER_VERSION);
+    assert(n > 0 && (size_t)n < sizeof variant);
+    if (meta->preset == KN_PRESET_TILES) {
+        static const struct kn_tiles_opts none;
+        const struct kn_tiles_opts *t = tiles ? tiles : &none;
+        int m = snprintf(variant + n, sizeof variant - (size_t)n, "-l%u-p%u-h%u", t->levels ? t->levels : 64, t->tokens_per_picture, t->tile_height);
+        assert(m > 0 && (size_t)(n + m) < sizeof variant);
+    }
+    n = snprintf(out->text, sizeof out->text, "kn1:%s:%s:%s:%s", model_hex, profile_hex, chain_hex, variant);
+    assert(n > 0 && (size_t)n < sizeof out->text);
+}
+
+bool kni_store_key_is_valid(const char *text)
+{
+    size_t n = strnlen(text, KNI_STORE_KEY_BYTES);
+    if (n == 0 || n == KNI_STORE_KEY_BYTES)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (text[i] <= ' ' || text[i] > '~')
+            return false;
+    return true;
+}
+
+bool kni_store_buf_reserve(struct kni_store_buf *buf, size_t n_bytes)
+{
+    if (n_bytes <= buf->capacity)
+        return true;
+    uint8_t *p = kni_alloc(KNI_ALLOC_TAG_STORE, n_bytes, 64);
+    if (!p)
+        return false;
+    kni_free(buf->data); /* contents are not kept: every get fills the whole */
+    buf->data = p;
+    buf->capacity = n_bytes;
+    buf->n_bytes = 0;
+    return true;
+}
+
+void kni_store_buf_fini(struct kni_store_buf *buf)
+{
+    kni_free(buf->data);
+    *buf = (struct kni_store_buf){0};
+}
