@@ -20,7 +20,8 @@ import llama_cpp
 def evaluate(ctx, tokens, start, n_batch):
     for at in range(0, len(tokens), n_batch):
         part = tokens[at:at + n_batch]
-        batch = llama_cpp.llama_batch_get_one((llama_cpp.llama_token * len(part))(*part), len(part))
+        ids = (llama_cpp.llama_token * len(part))(*part)  # the batch borrows it
+        batch = llama_cpp.llama_batch_get_one(ids, len(part))
         status = llama_cpp.llama_decode(ctx, batch)
         if status:
             raise RuntimeError(f"llama_decode gave {status} at token {start + at}")

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kinema bench: finds the benchmark and hands it the rest of the arguments. */
+#include "bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void help(FILE *out)
+{
+    fputs("usage: kinema bench NAME [options]\n\n  engine   prefill and decode speed, beside another engine\n\n"
+          "Options of a benchmark: kinema bench NAME --help\n",
+          out);
+}
+
+int kn_cmd_bench(int argc, char **argv)
+{
+    if (argc < 2) {
+        help(stderr);
+        return KN_APP_EXIT_USAGE;
+    }
+    if (!strcmp(argv[1], "engine"))
+        return kn_bench_engine(argc - 1, argv + 1);
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+        help(stdout);
+        return KN_APP_EXIT_OK;
+    }
+    return kn_app_usage_error("bench", "there is no benchmark %s", argv[1]);
+}
