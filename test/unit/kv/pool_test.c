@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool alone: open's refusals, states of a block, copy on write, allocation failures. Random walks: seq_test.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "kv/pool.h"
+
+static const struct kni_kv_layout layout = {.n_layer = 2, .n_kv_head = 3, .d_head = 4, .type = KN_KV_TYPE_F16};
+
+static void test_open(void **state)
+{
+    (void)state;
+    struct kni_pool *pool = NULL;
+    struct kn_err err = {0};
+    struct kni_pool_opts none = {.layout = layout};
+    assert_int_equal(kni_pool_open(&pool, &none, &err), KN_E_ARG);
+    assert_null(pool);
+    assert_non_null(strstr(err.text, "bytes"));
+    struct kni_pool_opts o = {.layout = layout, .n_blocks = 4};
+    assert_int_equal(kni_pool_open(&pool, &o, &err), KN_OK);
+    assert_int_equal((uintptr_t)kni_pool_base(pool) % 64, 0);
+    assert_int_equal(kni_pool_available(pool), 4);
+    kni_pool_close(&pool);
+    assert_null(pool);
+    kni_pool_close(&pool);
+}
+
+static void test_states(void **state)
+{
+    (void)state;
+    struct kni_pool *pool;
+    struct kni_pool_opts o = {.layout = layout, .n_blocks = 2};
+    assert_int_equal(kni_pool_open(&pool, &o, NULL), KN_OK);
+    uint32_t a, b, c;
+    assert_true(kni_pool_take(pool, &a) && kni_pool_take(pool, &b));
+    assert_false(kni_pool_take(pool, &c));
+    assert_int_not_equal(a, b);
+    struct kni_hash parent = kni_hash_bytes("p", 1), own = kni_hash_bytes("o", 1);
+    int32_t tokens[16] = {5};
+    assert_true(kni_prefix_index_insert(kni_pool_index(pool), a, &parent, &own, tokens));
+    assert_false(kni_pool_is_writable(pool, a));
+    assert_true(kni_pool_is_writable(pool, b));
+    kni_pool_ref(pool, b);
+    assert_false(kni_pool_is_writable(pool, b));
+    uint32_t mine = b;
+    assert_false(kni_pool_make_writable(pool, &mine)); /* shared, and no room */
+    kni_pool_unref(pool, a);
+    assert_int_equal(kni_pool_get_stats(pool).n_cached_blocks, 1);
+    memset(kni_pool_base(pool) + b * kni_kv_block_values(&layout), 0x5a, kni_kv_block_bytes(&layout));
+    assert_true(kni_pool_make_writable(pool, &mine)); /* evicts a and copies into it */
+    assert_int_equal(mine, a);
+    assert_memory_equal(kni_pool_base(pool) + a * kni_kv_block_values(&layout), kni_pool_base(pool) + b * kni_kv_block_values(&layout),
+                        kni_kv_block_bytes(&layout));
+    assert_int_equal(kni_prefix_index_find(kni_pool_index(pool), &own, tokens), KNI_NO_BLOCK);
+    assert_int_equal(kni_pool_refs(pool, b), 1);
+    assert_null(kni_pool_check(pool));
+    kni_pool_unref(pool, mine);
+    kni_pool_unref(pool, b);
+    assert_int_equal(kni_pool_get_stats(pool).n_free_blocks, 2);
+    assert_null(kni_pool_check(pool));
+    kni_pool_close(&pool);
+}
+
+/* The check must be able to fail. */
+static void test_check_finds_damage(void **state)
+{
+    (void)state;
+    struct kni_pool *pool;
+    struct kni_pool_opts o = {.layout = layout, .n_blocks = 3};
+    assert_int_equal(kni_pool_open(&pool, &o, NULL), KN_OK);
+    uint32_t a;
+    assert_true(kni_pool_take(pool, &a));
+    struct kni_hash parent = kni_hash_bytes("p", 1), own = kni_hash_bytes("o", 1);
+    int32_t tokens[16] = {5};
+    assert_true(kni_prefix_index_insert(kni_pool_index(pool), a, &parent, &own, tokens));
+    kni_pool_unref(pool, a);
+    assert_null(kni_pool_check(pool));
+    kni_prefix_index_remove(kni_pool_index(pool), a); /* behind the pool's back: a cached block without a prefix */
+    assert_non_null(kni_pool_check(pool));
+    assert_true(kni_prefix_index_insert(kni_pool_index(pool), a, &parent, &own, tokens));
+    assert_null(kni_pool_check(pool));
+    kni_pool_index(pool)->entries[a].own.bytes[0] ^= 1; /* in a bucket where it does not belong */
+    assert_non_null(kni_pool_check(pool));
+    kni_pool_index(pool)->entries[a].own.bytes[0] ^= 1;
+    kni_pool_close(&pool);
+}
+
+static void test_alloc_failures(void **state)
+{
+    (void)state;
+    uint64_t before = kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes;
+    struct kni_pool_opts o = {.layout = layout, .n_blocks = 3};
+    for (uint64_t n = 1;; n++) {
+        struct kni_pool *pool;
+        struct kn_err err = {0};
+        kni_alloc_fault_arm(n, false);
+        enum kn_status status = kni_pool_open(&pool, &o, &err);
+        bool hit = kni_alloc_fault_hit();
+        kni_alloc_fault_arm(0, false);
+        if (!hit) {
+            assert_int_equal(status, KN_OK);
+            assert_true(n > 3);
+            kni_pool_close(&pool);
+            break;
+        }
+        assert_int_equal(status, KN_E_NOMEM);
+        assert_null(pool);
+        assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes, before);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_open), cmocka_unit_test(test_states), cmocka_unit_test(test_check_finds_damage),
+                                       cmocka_unit_test(test_alloc_failures)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
