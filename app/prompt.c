@@ -52,7 +52,7 @@ static char *render(const struct kn_model *model, const struct kn_chat_message *
     *n_bytes = room;
     s = text ? kn_model_chat(model, messages, n_messages, true, text, n_bytes) : KN_E_NOMEM;
     if (s) {
-        fail(err, s, kn_status_message(s));
+        fail(err, s, s == KN_E_ARG ? "the model's chat template refuses these messages; leave --system away" : kn_status_message(s));
         free(text);
         return NULL;
     }
@@ -64,20 +64,18 @@ static enum kn_status tokenize_apart(const struct kn_model *model, const char *t
                                      const struct kn_chat_message *messages, size_t n_messages, int32_t *ids, size_t room, size_t *n)
 {
     const char *at = text, *end = text + n_bytes;
-    unsigned flags = KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS;
     enum kn_status s = KN_OK;
     for (size_t i = 0; i < n_messages && s == KN_OK; i++) {
         size_t length = strlen(messages[i].text);
         const char *found = length ? memmem(at, (size_t)(end - at), messages[i].text, length) : NULL;
         if (!found)
             continue;
-        s = append(model, at, (size_t)(found - at), flags, ids, room, n);
-        flags = KN_TOKENIZE_SPECIAL;
+        s = append(model, at, (size_t)(found - at), KN_TOKENIZE_SPECIAL, ids, room, n);
         if (s == KN_OK)
             s = append(model, found, length, 0, ids, room, n);
         at = found + length;
     }
-    return s ? s : append(model, at, (size_t)(end - at), flags, ids, room, n);
+    return s ? s : append(model, at, (size_t)(end - at), KN_TOKENIZE_SPECIAL, ids, room, n);
 }
 
 /* Document, empty line, question in one NUL-terminated text; release with free(). */
@@ -152,7 +150,7 @@ enum kn_status kn_prompt_tokens(const struct kn_model *model, const struct kn_pr
              (prompt->system && holds_control(model, prompt->system, strlen(prompt->system), out, room)))
         s = tokenize_apart(model, rendered, n_rendered, messages, n_messages, out, room, &n);
     else
-        s = append(model, rendered, n_rendered, KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS, out, room, &n);
+        s = append(model, rendered, n_rendered, KN_TOKENIZE_SPECIAL, out, room, &n); /* the template has written BOS itself */
     if (s == KN_OK && !n)
         s = KN_E_ARG;
     if (s) {
