@@ -48,7 +48,8 @@ struct kn_model_info {
 };
 
 /* Opens a model. On success *out owns it; on failure *out is NULL and err (may be NULL) says why.
- * Errors: KN_E_IO (missing file), KN_E_FORMAT (damaged), KN_E_UNSUPPORTED (architecture, tensor type or tokenizer, named). */
+ * Errors: KN_E_NOT_FOUND (no such file), KN_E_IO, KN_E_FORMAT (damaged), KN_E_UNSUPPORTED (architecture, tensor type or
+ * tokenizer, named), KN_E_NOMEM. */
 KN_API enum kn_status kn_model_open(struct kn_model **out, const struct kn_model_opts *opts, struct kn_err *err);
 
 /* Releases the caller's reference (engines hold their own) and sets *model to NULL. NULL is fine. */
@@ -63,7 +64,8 @@ enum kn_tokenize_flags {
 };
 
 /* Tokenizes n_bytes of text. ids has room for *n_ids; on return *n_ids is the full count. KN_E_ARG when the room was too
- * small (nothing written past it). At most n_bytes + 1 ids result. Invalid UTF-8 is tokenized byte by byte. */
+ * small (nothing written past it). At most n_bytes + 1 ids result. Invalid UTF-8 is tokenized byte by byte; a byte for which
+ * the vocabulary has no token is dropped, as the reference tokenizers do. KN_E_NOMEM. Any thread. */
 KN_API enum kn_status kn_model_tokenize(const struct kn_model *model, const char *text, size_t n_bytes, unsigned flags,
                                         int32_t *ids, size_t *n_ids);
 
@@ -83,7 +85,9 @@ struct kn_chat_message {
 };
 
 /* Renders messages with the model's chat template into buf (capacity *n_bytes, NUL-terminated when it fits); *n_bytes
- * becomes the length without NUL. add_reply opens the assistant's turn. KN_E_UNSUPPORTED without a known template. */
+ * becomes the length without NUL. add_reply opens the assistant's turn. Tokenize the result with KN_TOKENIZE_SPECIAL and
+ * without KN_TOKENIZE_BOS: a template that wants BOS writes it. KN_E_UNSUPPORTED without a known template, KN_E_ARG when
+ * the room was too small or the roles do not suit the template (Mistral: user and assistant in turn). */
 KN_API enum kn_status kn_model_chat(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages,
                                     bool add_reply, char *buf, size_t *n_bytes);
 

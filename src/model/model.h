@@ -39,6 +39,7 @@ struct kni_layer {
 
 struct kni_gguf;
 struct kni_tokenizer;
+struct kni_chat;
 
 struct kn_model {
     _Atomic uint32_t n_refs;
@@ -46,12 +47,14 @@ struct kn_model {
     struct kni_file_map file;
     struct kni_gguf *gguf;
     struct kni_tokenizer *tokenizer;
+    struct kni_chat *chat; /* how messages are rendered */
     struct kn_model_info info;
     struct kni_hparams hparams;
     const struct kni_tensor *tok_embd, *output_norm, *output; /* output == tok_embd when tied */
     struct kni_layer *layers;                                  /* n_layer */
 };
 
+/* A reference of the caller's own, dropped by kn_model_close; returns model. Any thread. */
 struct kn_model *kni_model_ref(struct kn_model *model);
 
 #endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recognition looks for literals in the template's text, rendering writes through a counting cursor: one pass gives both
+ * the text and the length that a larger buffer would need.
+ */
+#include "model/chat.h"
+
+#include <string.h>
+
+static const char *find(struct kni_gguf_str s, const char *what)
+{
+    return s.n ? memmem(s.data, s.n, what, strlen(what)) : NULL;
+}
+
+/* The literal system message of a ChatML template: '<|im_start|>system\nTEXT<|im_end|>' inside one string. Newlines may be
+ * written out or as \n; the copy in arena has them written out. */
+static enum kn_status find_system(struct kni_chat *chat, struct kni_arena *arena, struct kni_gguf_str s)
+{
+    static const char open[] = "<|im_start|>system", shut[] = "<|im_end|>";
+    for (const char *p; (p = find(s, open));) {
+        size_t skip = (size_t)(p - s.data) + sizeof open - 1;
+        s = (struct kni_gguf_str){s.data + skip, s.n - skip};
+        size_t at = s.n >= 1 && s.data[0] == '\n' ? 1 : s.n >= 2 && s.data[0] == '\\' && s.data[1] == 'n' ? 2 : 0;
+        const char *end = find(s, shut);
+        if (!at || !end || (size_t)(end - s.data) < at)
+            continue;
+        char *text = kni_arena_alloc(arena, (size_t)(end - s.data) + 1, 1);
+        if (!text)
+            return KN_E_NOMEM;
+        size_t n = 0, stop = (size_t)(end - s.data);
+        while (at < stop && s.data[at] != '\'' && s.data[at] != '"') {
+            if (s.data[at] == '\\' && at + 1 < stop) {
+                at++;
+                text[n++] = s.data[at] == 'n' ? '\n' : s.data[at] == 't' ? '\t' : s.data[at];
+            } else {
+                text[n++] = s.data[at];
+            }
+            at++;
+        }
+        if (at == stop && n) { /* no quote in between: one literal */
+            chat->system = (struct kni_gguf_str){text, n};
+            return KN_OK;
+        }
+    }
+    return KN_OK;
+}
+
+static struct kni_gguf_str token_text(const struct kni_tokenizer *t, int32_t id)
+{
+    return id < 0 ? (struct kni_gguf_str){"", 0} : (struct kni_gguf_str){t->blob + t->tokens[id].at, t->tokens[id].n};
+}
+
+enum kn_status kni_chat_load(struct kni_chat **out, struct kni_arena *arena, const struct kni_gguf *gguf, const struct kni_tokenizer *tokenizer,
+                             struct kn_err *err)
+{
+    *out = NULL;
+    struct kni_gguf_str s = {0};
+    struct kni_chat *chat = kni_arena_alloc(arena, sizeof *chat, 0);
+    enum kn_status status = kni_gguf_get_str(gguf, "tokenizer.chat_template", &s, err);
+    if (status != KN_OK && status != KN_E_NOT_FOUND)
+        return status;
+    status = KN_OK;
+    if (!chat)
+        status = KN_E_NOMEM;
+    else if (find(s, "<|im_start|>") && find(s, "<|im_end|>")) {
+        chat->kind = KNI_CHAT_KIND_CHATML;
+        status = find_system(chat, arena, s);
+    } else if (find(s, "<|start_header_id|>") && find(s, "<|eot_id|>") && !find(s, "Cutting Knowledge Date")) { /* 3.1 writes dates: not this one */
+        chat->kind = KNI_CHAT_KIND_LLAMA3;
+    } else if (find(s, "[INST]") && find(s, "[/INST]") && !find(s, "<<SYS>>")) {
+        chat->kind = KNI_CHAT_KIND_MISTRAL;
+        chat->blank_before = find(s, "[INST] ") != NULL;
+        chat->blank_after = find(s, " [/INST]") != NULL;
+    }
+    if (status != KN_OK)
+        return kni_err_set(err, status, "%s: out of memory for the chat template", gguf->path);
+    chat->bos = token_text(tokenizer, tokenizer->bos);
+    chat->eos = token_text(tokenizer, tokenizer->eos);
+    *out = chat;
+    return KN_OK;
+}
+
+const char *kni_chat_name(const struct kni_chat *chat)
+{
+    switch (chat->kind) {
+    case KNI_CHAT_KIND_CHATML: return "chatml";
+    case KNI_CHAT_KIND_LLAMA3: return "llama3";
+    case KNI_CHAT_KIND_MISTRAL: return "mistral";
+    case KNI_CHAT_KIND_NONE: break;
+    }
+    return "none";
+}
+
+struct writer { char *buf; size_t room, n; };
+
+static void put(struct writer *w, const char *data, size_t n)
+{
+    if (w->n < w->room)
+        memcpy(w->buf + w->n, data, n < w->room - w->n ? n : w->room - w->n);
+    w->n += n;
+}
+
+static void puts_to(struct writer *w, const char *s)
+{
+    put(w, s, strlen(s));
+}
+
+static void put_trimmed(struct writer *w, const char *s)
+{
+    size_t n = strlen(s);
+    static const char blanks[] = " \t\n\v\f\r";
+    while (n && strchr(blanks, *s))
+        s++, n--;
+    while (n && strchr(blanks, s[n - 1]))
+        n--;
+    put(w, s, n);
+}
+
+static void render_chatml(const struct kni_chat *chat, struct writer *w, const struct kn_chat_message *m, size_t n, bool add_reply)
+{
+    if (n && chat->system.data && strcmp(m[0].role, "system")) {
+        puts_to(w, "<|im_start|>system\n");
+        put(w, chat->system.data, chat->system.n);
+        puts_to(w, "<|im_end|>\n");
+    }
+    for (size_t i = 0; i < n; i++) {
+        puts_to(w, "<|im_start|>");
+        puts_to(w, m[i].role);
+        puts_to(w, "\n");
+        puts_to(w, m[i].text);
+        puts_to(w, "<|im_end|>\n");
+    }
+    if (add_reply)
+        puts_to(w, "<|im_start|>assistant\n");
+}
+
+static void render_llama3(const struct kni_chat *chat, struct writer *w, const struct kn_chat_message *m, size_t n, bool add_reply)
+{
+    if (n)
+        put(w, chat->bos.data, chat->bos.n);
+    for (size_t i = 0; i < n + add_reply; i++) {
+        puts_to(w, "<|start_header_id|>");
+        puts_to(w, i < n ? m[i].role : "assistant");
+        puts_to(w, "<|end_header_id|>\n\n");
+        if (i < n) {
+            put_trimmed(w, m[i].text);
+            puts_to(w, "<|eot_id|>");
+        }
+    }
+}
+
+static void render_mistral(const struct kni_chat *chat, struct writer *w, const struct kn_chat_message *m, size_t n)
+{
+    put(w, chat->bos.data, chat->bos.n);
+    for (size_t i = 0; i < n; i++) {
+        if (i % 2 == 0) {
+            puts_to(w, chat->blank_before ? "[INST] " : "[INST]");
+            puts_to(w, m[i].text);
+            puts_to(w, chat->blank_after ? " [/INST]" : "[/INST]");
+        } else {
+            puts_to(w, m[i].text);
+            put(w, chat->eos.data, chat->eos.n);
+        }
+    }
+}
+
+enum kn_status kni_chat_render(const struct kni_chat *chat, const struct kn_chat_message *messages, size_t n_messages, bool add_reply, char *buf,
+                               size_t *n_bytes)
+{
+    struct writer w = {.buf = buf, .room = *n_bytes};
+    *n_bytes = 0;
+    if (chat->kind == KNI_CHAT_KIND_NONE)
+        return KN_E_UNSUPPORTED;
+    for (size_t i = 0; i < n_messages; i++) {
+        if (!messages[i].role || !messages[i].text)
+            return KN_E_ARG;
+        if (chat->kind == KNI_CHAT_KIND_MISTRAL && strcmp(messages[i].role, i % 2 ? "assistant" : "user"))
+            return KN_E_ARG; /* the template raises an exception */
+    }
+    switch (chat->kind) {
+    case KNI_CHAT_KIND_CHATML: render_chatml(chat, &w, messages, n_messages, add_reply); break;
+    case KNI_CHAT_KIND_LLAMA3: render_llama3(chat, &w, messages, n_messages, add_reply); break;
+    case KNI_CHAT_KIND_MISTRAL: render_mistral(chat, &w, messages, n_messages); break; /* [/INST] opens the reply */
+    case KNI_CHAT_KIND_NONE: break;
+    }
+    *n_bytes = w.n;
+    if (w.n < w.room)
+        buf[w.n] = 0;
+    return w.n <= w.room ? KN_OK : KN_E_ARG;
+}

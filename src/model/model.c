@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens a model: map, parse, choose the architecture, read its hyper-parameters, load the tokenizer, look up every weight,
+ * refuse what is left over, fingerprint. No weight byte is read except the samples of the fingerprint, so opening costs
+ * milliseconds and page faults for the header.
+ *
+ * Fingerprint: BLAKE2b-128 over, in this order, the bytes of the file up to the end of the tensor infos, the file's size as
+ * u64 little-endian, and of every tensor in the file's order its first 256 bytes and its last 256 (all of it when it has at
+ * most 512). It names the weights that a stored KV cache belongs to: two files that differ only in the middle of tensors
+ * whose ends are equal would share a name, which no converter or fine-tune produces.
+ */
+#include "model/model.h"
+
+#include <string.h>
+
+#include "base/hash.h"
+#include "model/arch.h"
+#include "model/chat.h"
+
+#define SAMPLE_BYTES 256u
+
+static const struct kni_arch *const archs[] = {&kni_arch_llama};
+
+static enum kn_status find_arch(struct kni_model_load *load, const struct kni_arch **out)
+{
+    struct kni_gguf_str name;
+    enum kn_status status = kni_gguf_get_str(load->gguf, "general.architecture", &name, load->err);
+    if (status == KN_E_NOT_FOUND)
+        return kni_err_set(load->err, KN_E_FORMAT, "%s: key general.architecture is missing; convert the model again", load->gguf->path);
+    if (status != KN_OK)
+        return status;
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        if (strlen(archs[i]->name) == name.n && !memcmp(archs[i]->name, name.data, name.n)) {
+            *out = archs[i];
+            return KN_OK;
+        }
+    return kni_err_set(load->err, KN_E_UNSUPPORTED, "%s: architecture \"%s\" is not supported; use a model of architecture llama", load->gguf->path,
+                       kni_gguf_quote(name).text);
+}
+
+static enum kn_status check_unused(struct kni_model_load *load)
+{
+    for (uint32_t i = 0; i < load->gguf->n_tensors; i++)
+        if (!load->used[i]) {
+            const char *name = load->gguf->tensors[i].name;
+            return kni_err_set(load->err, KN_E_UNSUPPORTED, "%s: tensor %s is not part of what Kinema computes for architecture %s; use another model",
+                               load->gguf->path, kni_gguf_quote((struct kni_gguf_str){name, strlen(name)}).text, load->prefix);
+        }
+    return KN_OK;
+}
+
+static void fingerprint(const struct kni_gguf *g, uint8_t out[16])
+{
+    struct kni_hasher h;
+    uint8_t size[8];
+    for (unsigned i = 0; i < 8; i++)
+        size[i] = (uint8_t)((uint64_t)g->n_bytes >> 8 * i);
+    kni_hasher_init(&h, NULL, 0);
+    kni_hasher_update(&h, g->data, g->header_bytes);
+    kni_hasher_update(&h, size, sizeof size);
+    for (uint32_t i = 0; i < g->n_tensors; i++) {
+        const struct kni_tensor *t = &g->tensors[i];
+        const uint8_t *p = t->data;
+        size_t n = (size_t)t->n_bytes;
+        if (n <= 2 * SAMPLE_BYTES) {
+            kni_hasher_update(&h, p, n);
+        } else {
+            kni_hasher_update(&h, p, SAMPLE_BYTES);
+            kni_hasher_update(&h, p + n - SAMPLE_BYTES, SAMPLE_BYTES);
+        }
+    }
+    struct kni_hash hash = kni_hasher_final(&h);
+    memcpy(out, hash.bytes, 16);
+}
+
+/* A NUL-terminated copy of a string value, "" when the key is absent or no string. NULL when out of memory. */
+static const char *text_of(struct kn_model *m, const char *key)
+{
+    struct kni_gguf_str s = {"", 0};
+    kni_gguf_get_str(m->gguf, key, &s, NULL);
+    return kni_arena_strndup(&m->arena, s.data, s.n);
+}
+
+static enum kn_status fill_info(struct kni_model_load *load, const struct kni_arch *arch)
+{
+    struct kn_model *m = load->model;
+    const struct kni_gguf *g = load->gguf;
+    const struct kni_hparams *h = &m->hparams;
+    uint64_t bytes_of[KNI_DTYPE_BF16 + 1] = {0}, most = 0;
+    enum kni_dtype main_type = KNI_DTYPE_F32;
+    m->info = (struct kn_model_info){
+        .path = g->path, .arch = arch->name, .name = text_of(m, "general.name"), .chat_template = kni_chat_name(m->chat),
+        .pre_tokenizer = text_of(m, "tokenizer.ggml.pre"), .file_bytes = g->n_bytes,
+        .kv_bytes_per_token = (uint64_t)h->n_layer * 2 * h->n_kv_head * h->d_head * 2,
+        .n_layer = h->n_layer, .n_embd = h->n_embd, .n_head = h->n_head, .n_kv_head = h->n_kv_head, .d_head = h->d_head, .n_ff = h->n_ff,
+        .n_vocab = h->n_vocab, .n_ctx_train = h->n_ctx_train, .n_tensors = g->n_tensors, .rope_base = h->rope_base, .rms_eps = h->rms_eps,
+        .bos = m->tokenizer->bos, .eos = m->tokenizer->eos, .eot = m->tokenizer->eot,
+    };
+    if (!m->info.name || !m->info.pre_tokenizer)
+        return kni_err_set(load->err, KN_E_NOMEM, "%s: out of memory", g->path);
+    for (uint32_t i = 0; i < g->n_tensors; i++) {
+        const struct kni_tensor *t = &g->tensors[i];
+        m->info.n_params += t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]; /* fits: its bytes lie in the file */
+        if (t->n_dims > 1)
+            bytes_of[t->type] += t->n_bytes;
+    }
+    for (uint32_t type = 0; type <= KNI_DTYPE_BF16; type++)
+        if (bytes_of[type] > most) {
+            most = bytes_of[type];
+            main_type = (enum kni_dtype)type;
+        }
+    m->info.quant = kni_dtype_name(main_type);
+    fingerprint(g, m->info.fingerprint);
+    return KN_OK;
+}
+
+static enum kn_status load_model(struct kn_model *m, const char *path, struct kn_err *err)
+{
+    const struct kni_arch *arch;
+    struct kni_model_load load = {.model = m, .err = err};
+    enum kn_status status = kni_gguf_parse(&m->gguf, &m->arena, m->file.data, m->file.n_bytes, path, err);
+    if (status != KN_OK)
+        return status;
+    load.gguf = m->gguf;
+    load.used = kni_arena_alloc(&m->arena, m->gguf->n_tensors * sizeof *load.used, 0);
+    if (!load.used)
+        return kni_err_set(err, KN_E_NOMEM, "%s: out of memory", path);
+    if ((status = find_arch(&load, &arch)) != KN_OK)
+        return status;
+    load.prefix = arch->name;
+    if ((status = arch->load_hparams(&load)) != KN_OK || (status = kni_tokenizer_load(&m->tokenizer, &m->arena, m->gguf, err)) != KN_OK)
+        return status;
+    uint32_t n_vocab = m->hparams.n_vocab = m->tokenizer->n_vocab;
+    if ((status = kni_arch_get_u32(&load, "vocab_size", 1, UINT32_MAX, false, &n_vocab)) != KN_OK)
+        return status;
+    if (n_vocab != m->tokenizer->n_vocab)
+        return kni_err_set(err, KN_E_FORMAT, "%s: %s.vocab_size is %u but the tokenizer has %u tokens; convert the model again", path, arch->name, n_vocab,
+                           m->tokenizer->n_vocab);
+    if ((status = arch->load_weights(&load)) != KN_OK || (status = check_unused(&load)) != KN_OK ||
+        (status = kni_chat_load(&m->chat, &m->arena, m->gguf, m->tokenizer, err)) != KN_OK)
+        return status;
+    return fill_info(&load, arch);
+}
+
+enum kn_status kn_model_open(struct kn_model **out, const struct kn_model_opts *opts, struct kn_err *err)
+{
+    struct kn_err file_err = {0};
+    if (!out)
+        return kni_err_set(err, KN_E_ARG, "kn_model_open: out is NULL");
+    *out = NULL;
+    if (!opts || opts->size < sizeof *opts || !opts->path || !*opts->path)
+        return kni_err_set(err, KN_E_ARG, "kn_model_open: no path to a GGUF file is given, or opts.size is not set");
+    struct kn_model *m = kni_calloc(KNI_ALLOC_TAG_MODEL, sizeof *m, 0);
+    if (!m)
+        return kni_err_set(err, KN_E_NOMEM, "%s: out of memory", opts->path);
+    atomic_store_explicit(&m->n_refs, 1, memory_order_relaxed);
+    kni_arena_init(&m->arena, KNI_ALLOC_TAG_MODEL, 0);
+    enum kn_status status = kni_file_map_open(&m->file, opts->path, &file_err);
+    if (status == KN_E_FORMAT)
+        kni_err_set(err, status, "%s; give a GGUF model file", file_err.text);
+    else if (status != KN_OK)
+        kni_err_set(err, status, "model: %s; check the path", file_err.text);
+    else
+        status = load_model(m, opts->path, err);
+    if (status != KN_OK)
+        kn_model_close(&m);
+    *out = m;
+    return status;
+}
+
+struct kn_model *kni_model_ref(struct kn_model *model)
+{
+    atomic_fetch_add_explicit(&model->n_refs, 1, memory_order_relaxed);
+    return model;
+}
+
+void kn_model_close(struct kn_model **model)
+{
+    struct kn_model *m = model ? *model : NULL;
+    if (!m)
+        return;
+    *model = NULL;
+    /* Release pairs with the acquire of whoever drops the last reference: all uses happen before the memory goes. */
+    if (atomic_fetch_sub_explicit(&m->n_refs, 1, memory_order_acq_rel) != 1)
+        return;
+    kni_tokenizer_fini(m->tokenizer);
+    kni_arena_fini(&m->arena);
+    kni_file_map_close(&m->file);
+    kni_free(m);
+}
+
+const struct kn_model_info *kn_model_info(const struct kn_model *model)
+{
+    return &model->info;
+}
+
+enum kn_status kn_model_tokenize(const struct kn_model *model, const char *text, size_t n_bytes, unsigned flags, int32_t *ids, size_t *n_ids)
+{
+    if (!n_ids || (n_bytes && !text) || (*n_ids && !ids) || (flags & ~(unsigned)(KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS)))
+        return KN_E_ARG;
+    return kni_tokenizer_encode(model->tokenizer, text, n_bytes, flags, ids, n_ids);
+}
+
+static const struct kni_token *token_of(const struct kn_model *model, int32_t id)
+{
+    return id >= 0 && (uint32_t)id < model->tokenizer->n_vocab ? &model->tokenizer->tokens[id] : NULL;
+}
+
+enum kn_status kn_model_token_bytes(const struct kn_model *model, int32_t id, const char **bytes, size_t *n_bytes)
+{
+    const struct kni_token *t = token_of(model, id);
+    if (!t)
+        return KN_E_ARG;
+    *bytes = model->tokenizer->blob + t->at;
+    *n_bytes = t->n;
+    return KN_OK;
+}
+
+bool kn_model_token_is_special(const struct kn_model *model, int32_t id)
+{
+    const struct kni_token *t = token_of(model, id);
+    return t && t->kind == KNI_TOKEN_KIND_CONTROL;
+}
+
+bool kn_model_token_is_stop(const struct kn_model *model, int32_t id)
+{
+    const struct kni_token *t = token_of(model, id);
+    return t && t->stop;
+}
+
+enum kn_status kn_model_chat(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages, bool add_reply, char *buf,
+                             size_t *n_bytes)
+{
+    if (!n_bytes || (*n_bytes && !buf) || (n_messages && !messages))
+        return KN_E_ARG;
+    return kni_chat_render(model->chat, messages, n_messages, add_reply, buf, n_bytes);
+}
