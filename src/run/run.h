@@ -33,9 +33,14 @@ struct kni_run_item {
     float *logits;           /* out: [n_logits][n_vocab]; caller's memory */
 };
 
+/* Bytes that kni_run_open allocates, exactly: F + max_tokens * a for a model, its threads and n_ctx (tag SCRATCH).
+ * 0 when the sum does not fit size_t. */
+size_t kni_run_workspace_bytes(const struct kni_run_opts *opts);
+/* Errors: KN_E_ARG (a zero or n_ctx above 2^24), KN_E_NOMEM. */
 enum kn_status kni_run_open(struct kni_run **out, const struct kni_run_opts *opts, struct kn_err *err);
 void kni_run_close(struct kni_run **run);
-/* KN_E_ARG when the items exceed max_tokens or max_logits. Same result for every split of a prompt into steps, up to
+/* KN_E_ARG when the items exceed max_tokens or max_logits, a token id is outside the vocabulary, a position outside n_ctx or
+ * the block table, or a view of another shape; nothing is written then. No items: KN_OK. Same result for every split of a prompt into steps, up to
  * float rounding. */
 enum kn_status kni_run_step(struct kni_run *run, const struct kni_run_item *items, uint32_t n_items);
 

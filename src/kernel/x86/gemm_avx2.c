@@ -12,40 +12,50 @@
 #define ROWS 6u
 #define INLINE static inline __attribute__((always_inline))
 
-/* rows is a constant where inlined. */
-INLINE void tile(const struct kni_gemm_args *g, uint32_t rows, uint32_t row, uint32_t panel)
-{
-    const float *a = g->a + row * g->lda, *b = g->b + panel * g->panel_stride;
-    float *c = g->c + row * g->ldc + panel * KNI_GEMM_PANEL;
-    size_t lda = g->lda, ldb = g->ldb, ldc = g->ldc;
-    __m256 acc[ROWS][2];
-    for (uint32_t r = 0; r < rows; r++) {
-        acc[r][0] = g->accumulate ? _mm256_loadu_ps(c + r * ldc) : _mm256_setzero_ps();
-        acc[r][1] = g->accumulate ? _mm256_loadu_ps(c + r * ldc + 8) : _mm256_setzero_ps();
+/* One function for each number of rows. Accumulators are named variables: as an array they end up on the stack. */
+#define EACH_1(X) X(0)
+#define EACH_2(X) EACH_1(X) X(1)
+#define EACH_3(X) EACH_2(X) X(2)
+#define EACH_4(X) EACH_3(X) X(3)
+#define EACH_5(X) EACH_4(X) X(4)
+#define EACH_6(X) EACH_5(X) X(5)
+#define DECLARE(r) __m256 lo##r = _mm256_setzero_ps(), hi##r = lo##r;
+#define LOAD(r) lo##r = _mm256_loadu_ps(c + r * ldc), hi##r = _mm256_loadu_ps(c + r * ldc + 8);
+#define STEP(r) x = _mm256_broadcast_ss(a + r * lda + i), lo##r = _mm256_fmadd_ps(x, b0, lo##r), hi##r = _mm256_fmadd_ps(x, b1, hi##r);
+#define STORE(r) _mm256_storeu_ps(c + r * ldc, lo##r), _mm256_storeu_ps(c + r * ldc + 8, hi##r);
+#define TILE(rows)                                                                                 \
+    static void tile_##rows(const struct kni_gemm_args *g, const float *a, const float *b, float *c) \
+    {                                                                                              \
+        size_t lda = g->lda, ldb = g->ldb, ldc = g->ldc, k = g->k;                                 \
+        EACH_##rows(DECLARE)                                                                       \
+        if (g->accumulate) {                                                                       \
+            EACH_##rows(LOAD)                                                                      \
+        }                                                                                          \
+        for (size_t i = 0; i < k; i++, b += ldb) {                                                 \
+            __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8), x;                        \
+            EACH_##rows(STEP)                                                                      \
+        }                                                                                          \
+        EACH_##rows(STORE)                                                                         \
+        (void)lda, (void)ldc;                                                                      \
     }
-    for (uint32_t i = 0; i < g->k; i++, b += ldb) {
-        __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
-        for (uint32_t r = 0; r < rows; r++) {
-            __m256 x = _mm256_broadcast_ss(a + r * lda + i);
-            acc[r][0] = _mm256_fmadd_ps(x, b0, acc[r][0]);
-            acc[r][1] = _mm256_fmadd_ps(x, b1, acc[r][1]);
-        }
-    }
-    for (uint32_t r = 0; r < rows; r++) {
-        _mm256_storeu_ps(c + r * ldc, acc[r][0]);
-        _mm256_storeu_ps(c + r * ldc + 8, acc[r][1]);
-    }
-}
+TILE(1)
+TILE(2)
+TILE(3)
+TILE(4)
+TILE(5)
+TILE(6)
 
 static void tile_of(const struct kni_gemm_args *g, uint32_t rows, uint32_t row, uint32_t panel)
 {
+    const float *a = g->a + row * g->lda, *b = g->b + panel * g->panel_stride;
+    float *c = g->c + row * g->ldc + panel * KNI_GEMM_PANEL;
     switch (rows) {
-    case 1: tile(g, 1, row, panel); break;
-    case 2: tile(g, 2, row, panel); break;
-    case 3: tile(g, 3, row, panel); break;
-    case 4: tile(g, 4, row, panel); break;
-    case 5: tile(g, 5, row, panel); break;
-    default: tile(g, 6, row, panel);
+    case 1: tile_1(g, a, b, c); break;
+    case 2: tile_2(g, a, b, c); break;
+    case 3: tile_3(g, a, b, c); break;
+    case 4: tile_4(g, a, b, c); break;
+    case 5: tile_5(g, a, b, c); break;
+    default: tile_6(g, a, b, c);
     }
 }
 

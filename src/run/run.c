@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Open, argument checks and the plan of a step; the layers themselves are in forward.c. Items come from our own scheduler,
+ * but a wrong one would write outside the pool, so a step checks everything before it writes anything.
+ */
+#include "run/run.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/cpu.h"
+#include "run/workspace.h"
+
+#define N_CTX_MAX (1u << 24)
+
+/* Hands out pieces of one allocation; with base NULL it only adds up. */
+struct bump {
+    char *base;
+    size_t used;
+    bool overflow;
+};
+
+static void *piece(struct bump *b, size_t count, size_t each)
+{
+    size_t bytes, at = b->used;
+    if (!kni_mul_size(count, each, &bytes) || !kni_add_size(bytes, 63, &bytes) || !kni_add_size(at, bytes & ~(size_t)63, &b->used))
+        b->overflow = true;
+    return b->base && !b->overflow ? b->base + at : NULL;
+}
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Fills r's sizes and pointers. The order of pieces is the one drawn in workspace.h. */
+static void lay_out(struct kni_run *r, struct bump *b)
+{
+    const struct kni_run_opts *o = &r->opts;
+    const struct kni_hparams *hp = &o->model->hparams;
+    size_t rows = o->max_tokens, f = sizeof(float), d = hp->d_head;
+    r->n_workers = kni_threads_count(o->threads);
+    r->group = hp->n_head / hp->n_kv_head;
+    r->part_keys = kni_attn_part_keys(o->n_ctx);
+    r->n_parts_max = (o->n_ctx + r->part_keys - 1) / r->part_keys;
+    size_t split = rows < KNI_RUN_SPLIT_ITEMS ? rows : KNI_RUN_SPLIT_ITEMS, part_floats = kni_attn_part_floats(r->group, hp->d_head);
+
+    piece(b, 1, sizeof *r);
+    r->norms = piece(b, (2 * (size_t)hp->n_layer + 1) * hp->n_embd, f);
+    r->x = piece(b, rows * hp->n_embd, f);
+    r->h = piece(b, rows * hp->n_embd, f);
+    r->q = piece(b, rows * hp->n_head * d, f);
+    r->k = piece(b, rows * hp->n_kv_head * d, f);
+    r->v = piece(b, rows * hp->n_kv_head * d, f);
+    r->ff = piece(b, rows * hp->n_ff, f);
+    r->cos_rows = piece(b, rows * (hp->rope_dim / 2), f);
+    r->sin_rows = piece(b, rows * (hp->rope_dim / 2), f);
+    r->counters = piece(b, (size_t)hp->n_layer * KNI_RUN_PHASES + 1, sizeof *r->counters);
+    r->row_item = piece(b, rows, sizeof *r->row_item);
+    r->row_pos = piece(b, rows, sizeof *r->row_pos);
+    r->row_token = piece(b, rows, sizeof *r->row_token);
+    r->out_row = piece(b, o->max_logits, sizeof *r->out_row);
+    r->out_logits = piece(b, o->max_logits, sizeof *r->out_logits);
+    r->units = piece(b, rows + split * r->n_parts_max, sizeof *r->units);
+    r->merges = piece(b, split, sizeof *r->merges);
+    r->parts = piece(b, split * r->n_parts_max * hp->n_kv_head * part_floats, f);
+
+    size_t n_in_max = max_size(hp->n_ff, max_size(hp->n_embd, hp->n_head * d));
+    size_t work = max_size(kni_linear_scratch_floats((uint32_t)n_in_max), kni_attn_scratch_floats(r->group, hp->d_head));
+    size_t tile = max_size(KNI_RUN_TILE_ROWS * KNI_LINEAR_COLS, KNI_GEMV_MAX_ROWS * KNI_RUN_LOGIT_COLS);
+    r->tile_floats = (max_size(tile, 2 * part_floats) + 15) & ~(size_t)15;
+    r->scratch_floats = ((work + (size_t)KNI_GEMV_MAX_ROWS * hp->n_embd + 15) & ~(size_t)15) + r->tile_floats;
+    r->scratch = piece(b, r->n_workers * r->scratch_floats, f);
+}
+
+size_t kni_run_workspace_bytes(const struct kni_run_opts *opts)
+{
+    struct kni_run r = {.opts = *opts};
+    struct bump b = {0};
+    lay_out(&r, &b);
+    return b.overflow ? 0 : b.used;
+}
+
+static void load_norm(struct kni_run *r, uint32_t index, const struct kni_tensor *t)
+{
+    uint32_t n_embd = r->model->hparams.n_embd;
+    r->kernels.dequant[t->type](t->data, r->norms + (size_t)index * n_embd, n_embd);
+}
+
+enum kn_status kni_run_open(struct kni_run **out, const struct kni_run_opts *o, struct kn_err *err)
+{
+    *out = NULL;
+    if (!o->model || !o->threads || !o->max_tokens || !o->max_logits || !o->n_ctx || o->n_ctx > N_CTX_MAX ||
+        (unsigned)o->kv_type >= KNI_KERNELS_N_KV_TYPE)
+        return kni_err_set(err, KN_E_ARG, "run: max_tokens %u, max_logits %u, n_ctx %u (at most %u) or kv_type %d is out of range", o->max_tokens,
+                           o->max_logits, o->n_ctx, N_CTX_MAX, (int)o->kv_type);
+    size_t bytes = kni_run_workspace_bytes(o);
+    struct bump b = {.base = bytes ? kni_calloc(KNI_ALLOC_TAG_SCRATCH, bytes, 64) : NULL};
+    if (!b.base)
+        return kni_err_set(err, KN_E_NOMEM, "run: no memory for a workspace of %zu bytes; use a smaller prefill chunk than %u tokens", bytes, o->max_tokens);
+    struct kni_run *r = (struct kni_run *)(void *)b.base;
+    r->opts = *o;
+    r->model = o->model;
+    lay_out(r, &b);
+    const struct kni_hparams *hp = &o->model->hparams;
+    r->layout = (struct kni_kv_layout){.n_layer = hp->n_layer, .n_kv_head = hp->n_kv_head, .d_head = hp->d_head, .type = o->kv_type};
+    kni_kernels_init(&r->kernels, kni_cpu_flags());
+    if (hp->d_head % 8) { /* SIMD forms of these two take whole vectors only */
+        struct kni_kernels ref;
+        kni_kernels_init(&ref, 0);
+        memcpy(r->kernels.attn_score16, ref.attn_score16, sizeof ref.attn_score16);
+        memcpy(r->kernels.attn_mix16, ref.attn_mix16, sizeof ref.attn_mix16);
+    }
+    for (uint32_t l = 0; l < hp->n_layer; l++) {
+        load_norm(r, 2 * l, o->model->layers[l].attn_norm);
+        load_norm(r, 2 * l + 1, o->model->layers[l].ffn_norm);
+    }
+    load_norm(r, 2 * hp->n_layer, o->model->output_norm);
+    *out = r;
+    return KN_OK;
+}
+
+void kni_run_close(struct kni_run **run)
+{
+    kni_free(*run);
+    *run = NULL;
+}
+
+static bool item_is_valid(const struct kni_run *r, const struct kni_run_item *it)
+{
+    const struct kni_kv_layout *l = &it->kv.layout;
+    if (!it->n_tokens || !it->tokens || it->n_tokens > r->opts.n_ctx || it->first_pos > r->opts.n_ctx - it->n_tokens)
+        return false;
+    if (it->n_logits > it->n_tokens || (it->n_logits && !it->logits))
+        return false;
+    if (!it->kv.base || !it->kv.block_ids || l->n_layer != r->layout.n_layer || l->n_kv_head != r->layout.n_kv_head ||
+        l->d_head != r->layout.d_head || l->type != r->layout.type)
+        return false;
+    if ((uint64_t)it->kv.n_blocks * KNI_BLOCK_TOKENS < (uint64_t)it->first_pos + it->n_tokens)
+        return false;
+    for (uint32_t i = 0; i < it->n_tokens; i++)
+        if (it->tokens[i] < 0 || (uint32_t)it->tokens[i] >= r->model->hparams.n_vocab)
+            return false;
+    return true;
+}
+
+static void plan_prompt(struct kni_run *r, uint32_t item, uint32_t row)
+{
+    const struct kni_run_item *it = &r->items[item];
+    uint32_t tile = kni_attn_tile_tokens(r->group);
+    for (uint32_t end = it->n_tokens; end;) { /* late tiles see the most keys: take them first */
+        uint32_t t = (end - 1) / tile * tile;
+        r->units[r->n_units++] = (struct kni_run_unit){.item = item, .row = row + t, .first_pos = it->first_pos + t, .n_tokens = end - t};
+        end = t;
+    }
+}
+
+static void plan_decode(struct kni_run *r, uint32_t item, uint32_t row, bool split)
+{
+    struct kni_run_unit u = {.item = item, .row = row, .first_pos = r->items[item].first_pos, .n_tokens = 1};
+    if (!split) {
+        r->units[r->n_units++] = u;
+        return;
+    }
+    u.part = r->n_merges * r->n_parts_max;
+    struct kni_run_unit *merge = &r->merges[r->n_merges++];
+    *merge = u;
+    for (; u.key0 <= u.first_pos; u.key0 += r->part_keys, u.part++) {
+        u.n_keys = u.first_pos + 1 - u.key0 < r->part_keys ? u.first_pos + 1 - u.key0 : r->part_keys;
+        r->units[r->n_units++] = u;
+        merge->n_keys++;
+    }
+}
+
+enum kn_status kni_run_step(struct kni_run *r, const struct kni_run_item *items, uint32_t n_items)
+{
+    uint64_t n_rows = 0, n_outs = 0, n_decodes = 0;
+    for (uint32_t i = 0; i < n_items; i++) {
+        if (!item_is_valid(r, &items[i]))
+            return KN_E_ARG;
+        n_rows += items[i].n_tokens;
+        n_outs += items[i].n_logits;
+        n_decodes += items[i].n_tokens == 1;
+    }
+    if (n_rows > r->opts.max_tokens || n_outs > r->opts.max_logits)
+        return KN_E_ARG;
+    if (!n_rows)
+        return KN_OK;
+    r->items = items;
+    r->n_items = n_items;
+    r->n_rows = (uint32_t)n_rows;
+    r->n_outs = r->n_units = r->n_merges = 0;
+    for (uint32_t i = 0, row = 0; i < n_items; row += items[i++].n_tokens) {
+        const struct kni_run_item *it = &items[i];
+        uint32_t first_out = it->n_tokens - it->n_logits;
+        for (uint32_t t = 0; t < it->n_tokens; t++) {
+            r->row_item[row + t] = i;
+            r->row_pos[row + t] = it->first_pos + t;
+            r->row_token[row + t] = &it->tokens[t];
+            if (t >= first_out) {
+                r->out_row[r->n_outs] = row + t;
+                r->out_logits[r->n_outs++] = it->logits + (size_t)(t - first_out) * r->model->hparams.n_vocab;
+            }
+        }
+        if (it->n_tokens > 1)
+            plan_prompt(r, i, row);
+        else
+            plan_decode(r, i, row, n_decodes <= KNI_RUN_SPLIT_ITEMS);
+    }
+    for (uint32_t i = 0; i < r->model->hparams.n_layer * KNI_RUN_PHASES + 1; i++)
+        atomic_store_explicit(&r->counters[i], 0, memory_order_relaxed);
+    kni_threads_run(r->opts.threads, kni_run_forward, r);
+    return KN_OK;
+}

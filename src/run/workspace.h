@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a run holds: one allocation, laid out here, shared by run.c (open, checks, plan) and forward.c (the layers).
+ * T = max_tokens, W = workers.
+ *
+ *     struct kni_run | norms | x h q k v ff [T][..] | rope tables [T] | counters | row, output and unit lists | partials | W scratches
+ *
+ * Owner thread: the one that steps; workers read it between fork and join and write the parts that they took.
+ */
+#ifndef KNI_RUN_WORKSPACE_H
+#define KNI_RUN_WORKSPACE_H
+
+#include <stdatomic.h>
+
+#include "kernel/kernels.h"
+#include "run/linear.h"
+#include "run/run.h"
+
+#define KNI_RUN_SPLIT_ITEMS 16u /* up to so many decodes are split over their keys; more keep all workers busy unsplit */
+#define KNI_RUN_TILE_ROWS 256u  /* rows of a worker's tile of up-projections or logits; weights are dequantised once for them */
+#define KNI_RUN_LOGIT_COLS 256u /* columns of logits that a worker takes at a time when rows are few */
+#define KNI_RUN_GEMV_COLS 32u
+#define KNI_RUN_PHASES 5u /* shared-out phases of a layer: one counter each */
+
+/* A piece of attention work for one KV head. */
+struct kni_run_unit {
+    uint32_t item, row; /* row: of its first token in the stacked matrix */
+    uint32_t first_pos, n_tokens;
+    uint32_t key0, n_keys; /* a range of keys of a decode; n_keys 0: a tile of a prompt, or a whole decode */
+    uint32_t part;         /* index of its partial */
+};
+
+struct kni_run {
+    struct kni_run_opts opts;
+    const struct kn_model *model;
+    struct kni_kernels kernels;
+    struct kni_kv_layout layout;
+    uint32_t n_workers, group, part_keys, n_parts_max;
+
+    float *norms; /* [2 * n_layer + 1][n_embd]: attention, feed-forward, ..., output */
+    float *x, *h; /* [T][n_embd]: residual stream; its normalised form */
+    float *q;     /* [T][n_head * d_head]; attention replaces it by its output */
+    float *k, *v; /* [T][n_kv_head * d_head] */
+    float *ff;    /* [T][n_ff] */
+    float *cos_rows, *sin_rows; /* [T][rope_dim / 2] */
+    float *parts;               /* [split items * n_parts_max][n_kv_head] partials */
+    float *scratch;             /* [W][scratch_floats] */
+    size_t scratch_floats, tile_floats;
+    _Atomic uint32_t *counters; /* [n_layer * KNI_RUN_PHASES + 1] next unit of each phase, zeroed before the fork */
+
+    /* The plan of the running step, written before the fork. */
+    const struct kni_run_item *items;
+    uint32_t n_items, n_rows, n_units, n_outs, n_merges;
+    uint32_t *row_item, *row_pos;     /* [T] */
+    const int32_t **row_token;        /* [T] */
+    uint32_t *out_row;                /* [max_logits] rows whose logits are wanted */
+    float **out_logits;               /* [max_logits] where they go */
+    struct kni_run_unit *units;       /* [n_units] */
+    struct kni_run_unit *merges;      /* [n_merges] split decodes: part is the first partial, n_keys the number of them */
+};
+
+/* The work of one step, run on every worker: see forward.c. arg is the run. */
+void kni_run_forward(void *arg, uint32_t worker, uint32_t n_workers);
+
+#endif
