@@ -66,7 +66,7 @@ void kni_sched_say_store_error(struct kni_sched *s, enum kn_status status, const
     if (s->store_error_said)
         return;
     s->store_error_said = true;
-    kni_log(KN_LOG_LEVEL_WARN, "sched", "the store failed while %s (%s): requests are served without it; further failures are only counted",
+    kni_log(KN_LOG_LEVEL_WARN, "sched", "the store failed while %s (%s): requests are served without it; said once",
             doing, kn_status_message(status));
 }
 
@@ -121,7 +121,10 @@ static void publish(struct kni_sched *s, struct kni_job *job)
     enum kn_status status = kni_publish_submit(s->opts.fetcher, job->tokens, n, job->salt, &view, hold);
     if (status) {
         release_hold(s, hold);
-        kni_sched_say_store_error(s, status, "queueing a publish");
+        if (status == KN_E_FULL)
+            kni_log(KN_LOG_LEVEL_DEBUG, "sched", "a prefix of %u tokens is not published: too many wait for the store already", n);
+        else
+            kni_sched_say_store_error(s, status, "queueing a publish");
         return;
     }
     hold->next = s->holds;
@@ -169,11 +172,8 @@ static void poll_publishes(struct kni_sched *s)
         assert(*link);
         *link = (*link)->next;
         release_hold(s, cookie);
-        if (status) {
-            kni_sched_say_store_error(s, status, "publishing");
-            if (!s->publish_status)
-                s->publish_status = status;
-        }
+        if (status && !s->publish_status) /* the fetcher has logged it */
+            s->publish_status = status;
     }
 }
 
