@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens the stages in the order in which they need each other and closes them in reverse. The fetcher closes before the
+ * scheduler: its workers read blocks on which the scheduler holds references.
+ */
+#include "kinema/engine.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/cpu.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "engine/engine_state.h"
+
+#define DEFAULT_PREFILL_CHUNK 256u
+#define DEFAULT_CHUNK_TOKENS 256u
+#define DEFAULT_DEADLINE_MS 30000u
+#define MAX_FETCH_WORKERS 8u
+
+static enum kn_status check_opts(const struct kn_engine_opts *o, const struct kn_model *model, struct kn_err *err)
+{
+    const struct kni_hparams *h = &model->hparams;
+    if (o->n_ctx > h->n_ctx_train)
+        return kni_err_set(err, KN_E_ARG, "n_ctx is %u but the model was made for %u tokens: use at most that", o->n_ctx, h->n_ctx_train);
+    if (o->n_threads > 256)
+        return kni_err_set(err, KN_E_ARG, "n_threads is %u: use 1 to 256, or 0 for all", o->n_threads);
+    if (o->prefill_chunk > 8192)
+        return kni_err_set(err, KN_E_ARG, "prefill_chunk is %u: use 1 to 8192 tokens, or 0 for %u", o->prefill_chunk, DEFAULT_PREFILL_CHUNK);
+    if (o->kv_type != KN_KV_TYPE_F16 && o->kv_type != KN_KV_TYPE_BF16)
+        return kni_err_set(err, KN_E_ARG, "kv_type is %d: use f16 (0) or bf16 (1)", (int)o->kv_type);
+    if ((unsigned)o->cpu_level_max_plus_1 > 1 + KN_CPU_LEVEL_AVX512)
+        return kni_err_set(err, KN_E_ARG, "cpu_level_max_plus_1 is %d: use 0 to %d", (int)o->cpu_level_max_plus_1, 1 + KN_CPU_LEVEL_AVX512);
+    if ((unsigned)o->preset > KN_PRESET_TILES)
+        return kni_err_set(err, KN_E_ARG, "preset %d is unknown: use exact (%d) or tiles (%d)", (int)o->preset, KN_PRESET_EXACT, KN_PRESET_TILES);
+    if (o->chunk_tokens % KNI_BLOCK_TOKENS)
+        return kni_err_set(err, KN_E_ARG, "chunk_tokens is %u: use a multiple of %u", o->chunk_tokens, KNI_BLOCK_TOKENS);
+    return KN_OK;
+}
+
+static enum kn_status open_pool(struct kn_engine *e, const struct kn_engine_opts *o, const struct kni_kv_layout *layout, struct kn_err *err)
+{
+    uint64_t n_blocks = kni_blocks_for_tokens(e->n_ctx);
+    if (o->pool_bytes) {
+        n_blocks = o->pool_bytes / kni_kv_block_bytes(layout);
+        if (!n_blocks)
+            return kni_err_set(err, KN_E_ARG, "pool_bytes is %llu but one block of %u tokens takes %zu: give the pool more",
+                               (unsigned long long)o->pool_bytes, KNI_BLOCK_TOKENS, kni_kv_block_bytes(layout));
+    }
+    if (n_blocks > UINT32_MAX / KNI_BLOCK_TOKENS)
+        n_blocks = UINT32_MAX / KNI_BLOCK_TOKENS; /* positions are 32 bits wide */
+    struct kni_pool_opts po = {.layout = *layout, .n_blocks = (uint32_t)n_blocks, .no_prefix_index = o->no_prefix_cache};
+    return kni_pool_open(&e->pool, &po, err);
+}
+
+static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_opts *o, const struct kni_kv_layout *layout, struct kn_err *err)
+{
+    uint32_t n_threads = kni_threads_count(e->threads);
+    struct kni_fetcher_opts fo = {.store_url = o->store_url,
+                                  .max_bytes = o->store_max_bytes,
+                                  .ttl_s = o->store_ttl_s,
+                                  .preset = o->preset,
+                                  .tiles = o->tiles,
+                                  .chunk_tokens = o->chunk_tokens,
+                                  .n_workers = n_threads < MAX_FETCH_WORKERS ? n_threads : MAX_FETCH_WORKERS,
+                                  .deadline_ms = o->fetch_deadline_ms,
+                                  .kv = *layout};
+    memcpy(fo.fingerprint, e->model->info.fingerprint, sizeof fo.fingerprint);
+    return kni_fetcher_open(&e->fetcher, &fo, err);
+}
+
+static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_opts *o, struct kn_err *err)
+{
+    const struct kni_hparams *h = &e->model->hparams;
+    struct kni_kv_layout layout = {.n_layer = h->n_layer, .n_kv_head = h->n_kv_head, .d_head = h->d_head, .type = o->kv_type};
+    enum kn_status status = kni_threads_open(&e->threads, o->n_threads);
+    if (status)
+        return kni_err_set(err, status, "cannot start %u compute threads: ask for fewer", o->n_threads);
+    if ((status = open_pool(e, o, &layout, err)))
+        return status;
+    uint32_t chunk = o->prefill_chunk < e->n_ctx ? o->prefill_chunk : e->n_ctx;
+    struct kni_run_opts ro = {.model = e->model,
+                              .threads = e->threads,
+                              .max_tokens = kni_sched_max_rows(chunk, KNI_ENGINE_MAX_RUNNING),
+                              .max_logits = KNI_ENGINE_MAX_RUNNING,
+                              .n_ctx = e->n_ctx,
+                              .kv_type = o->kv_type};
+    if ((status = kni_run_open(&e->run, &ro, err)))
+        return status;
+    if (o->store_url && (status = open_fetcher(e, o, &layout, err)))
+        return status;
+    struct kni_sched_opts so = {.pool = e->pool,
+                                .run = e->run,
+                                .fetcher = e->fetcher,
+                                .prefill_chunk = chunk,
+                                .chunk_tokens = o->chunk_tokens,
+                                .max_running = KNI_ENGINE_MAX_RUNNING,
+                                .n_vocab = h->n_vocab,
+                                .pick = kni_request_pick,
+                                .user = e};
+    if ((status = kni_sched_open(&e->sched, &so)))
+        return kni_err_set(err, status, "no memory for the logits of %u requests", KNI_ENGINE_MAX_RUNNING);
+    return KN_OK;
+}
+
+enum kn_status kn_engine_open(struct kn_engine **out, struct kn_model *model, const struct kn_engine_opts *opts, struct kn_err *err)
+{
+    if (!out)
+        return kni_err_set(err, KN_E_ARG, "kn_engine_open needs a place for the engine");
+    *out = NULL;
+    if (!model || !opts || opts->size < sizeof opts->size)
+        return kni_err_set(err, KN_E_ARG, "kn_engine_open needs a model, and options whose size field is set to sizeof(struct kn_engine_opts)");
+    struct kn_engine_opts o = {0};
+    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    enum kn_status status = check_opts(&o, model, err);
+    if (status)
+        return status;
+    if (!o.prefill_chunk)
+        o.prefill_chunk = DEFAULT_PREFILL_CHUNK;
+    if (!o.chunk_tokens)
+        o.chunk_tokens = DEFAULT_CHUNK_TOKENS;
+    if (!o.fetch_deadline_ms)
+        o.fetch_deadline_ms = DEFAULT_DEADLINE_MS;
+    if (o.preset == KN_PRESET_DEFAULT)
+        o.preset = KN_PRESET_EXACT;
+
+    struct kn_engine *e = kni_calloc(KNI_ALLOC_TAG_MISC, sizeof *e, 0);
+    if (!e)
+        return kni_err_set(err, KN_E_NOMEM, "no memory for an engine");
+    e->model = kni_model_ref(model);
+    e->n_ctx = o.n_ctx ? o.n_ctx : model->hparams.n_ctx_train;
+    /* The mask is the process's: kernels are looked up when the run opens. VNNI in its 256-bit form belongs to AVX2. */
+    static const uint32_t masks[] = {UINT32_MAX, 0, KNI_CPU_FLAG_AVX2 | KNI_CPU_FLAG_AVX_VNNI, UINT32_MAX};
+    kni_cpu_set_mask(masks[o.cpu_level_max_plus_1]);
+    status = open_stages(e, &o, err);
+    if (status)
+        kn_engine_close(&e);
+    *out = e;
+    return status;
+}
+
+void kn_engine_close(struct kn_engine **engine)
+{
+    struct kn_engine *e = engine ? *engine : NULL;
+    if (!e)
+        return;
+    while (e->requests)
+        kni_request_detach(e->requests);
+    kni_fetcher_close(&e->fetcher);
+    kni_sched_close(&e->sched);
+    kni_run_close(&e->run);
+    kni_pool_close(&e->pool);
+    kni_threads_close(&e->threads);
+    kn_model_close(&e->model);
+    kni_free(e);
+    *engine = NULL;
+}
+
+enum kn_status kn_engine_step(struct kn_engine *engine)
+{
+    return kni_sched_step(engine->sched);
+}
+
+enum kn_status kn_engine_flush(struct kn_engine *engine, uint32_t timeout_ms)
+{
+    return kni_sched_flush(engine->sched, timeout_ms);
+}
+
+void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats *out)
+{
+    struct kni_pool_stats pool = kni_pool_get_stats(engine->pool);
+    struct kni_sched_stats sched = kni_sched_get_stats(engine->sched);
+    struct kni_kv_layout layout = kni_pool_layout(engine->pool);
+    uint32_t flags = kni_cpu_flags();
+    *out = (struct kn_engine_stats){
+        .n_blocks = pool.n_blocks,
+        .n_free_blocks = pool.n_free_blocks,
+        .n_cached_blocks = pool.n_cached_blocks,
+        .block_tokens = KNI_BLOCK_TOKENS,
+        .block_bytes = kni_kv_block_bytes(&layout),
+        .n_steps = sched.n_steps,
+        .n_step_tokens = sched.n_step_tokens,
+        .n_threads = kni_threads_count(engine->threads),
+        .cpu_level = flags & KNI_CPU_FLAG_AVX512 ? KN_CPU_LEVEL_AVX512 : flags & KNI_CPU_FLAG_AVX2 ? KN_CPU_LEVEL_AVX2 : KN_CPU_LEVEL_REF,
+    };
+    if (engine->fetcher) {
+        struct kni_publish_stats p;
+        kni_publish_get_stats(engine->fetcher, &p);
+        out->published_chunks = p.n_chunks;
+        out->published_bytes = p.n_bytes;
+        out->published_raw_bytes = p.raw_bytes;
+        out->publish_errors = p.n_errors;
+        out->publish_ns = p.busy_ns;
+    }
+}

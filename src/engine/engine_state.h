@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What an engine and a request are made of. An engine owns its stages; opening order is the order of the fields, closing the
+ * reverse. A request embeds its job as first member, so that the scheduler's callback finds the request again.
+ * Owner thread: the one that opened the engine.
+ */
+#ifndef KNI_ENGINE_ENGINE_STATE_H
+#define KNI_ENGINE_ENGINE_STATE_H
+
+#include "fetch/fetch.h"
+#include "kinema/engine.h"
+#include "kv/pool.h"
+#include "model/model.h"
+#include "model/sampler.h"
+#include "run/run.h"
+#include "sched/sched.h"
+
+/* Requests in one step: beyond it they wait. Bounds the logits buffer (n_vocab floats each). */
+#define KNI_ENGINE_MAX_RUNNING 32u
+
+struct kn_engine {
+    struct kn_model *model; /* a reference */
+    struct kni_threads *threads;
+    struct kni_pool *pool;
+    struct kni_run *run;
+    struct kni_fetcher *fetcher; /* NULL without a store */
+    struct kni_sched *sched;
+    struct kn_request *requests; /* open ones */
+    uint32_t n_ctx;
+};
+
+struct kn_request {
+    struct kni_job job;       /* first */
+    struct kn_engine *engine; /* NULL once the engine has been closed */
+    struct kn_request *prev, *next;
+    struct kni_sampler sampler;
+    bool ignore_stop;
+    bool done_read;  /* the DONE event has been given out */
+    uint32_t n_read; /* generated tokens given out */
+};
+
+/* The scheduler's kni_sched_pick_fn; user is the engine. */
+enum kn_stop_reason kni_request_pick(void *user, struct kni_job *job, const float *logits, int32_t *token);
+/* Takes the request out of its engine, which is about to close: what was generated can still be read. */
+void kni_request_detach(struct kn_request *request);
+
+#endif

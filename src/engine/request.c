@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests as the caller sees them. The queue of events is the job's token array with a cursor: it needs no memory of its
+ * own, cannot overflow, and lets a caller read as late as it likes. Logits are an exception: they live in the scheduler's
+ * buffer until the next step, so a token that is read later comes without.
+ *
+ * A stop token ends the answer and is not an event.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "engine/engine_state.h"
+
+static enum kn_status check_prompt(const struct kn_engine *e, const struct kn_request_opts *o, struct kn_err *err)
+{
+    const uint32_t n_vocab = e->model->hparams.n_vocab;
+    if (!o->n_tokens || !o->tokens)
+        return kni_err_set(err, KN_E_ARG, "the prompt is empty: give at least one token");
+    if (o->n_tokens > e->n_ctx)
+        return kni_err_set(err, KN_E_CONTEXT, "the prompt has %zu tokens but the context holds %u: shorten it or open the engine with a larger n_ctx",
+                           o->n_tokens, e->n_ctx);
+    for (size_t i = 0; i < o->n_tokens; i++)
+        if (o->tokens[i] < 0 || (uint32_t)o->tokens[i] >= n_vocab)
+            return kni_err_set(err, KN_E_ARG, "token %zu of the prompt is %d but the vocabulary has the ids 0 to %u: tokenize with this model",
+                               i, (int)o->tokens[i], n_vocab - 1);
+    return KN_OK;
+}
+
+/* How many tokens may be generated: what is asked for, cut to the context; without a wish, cut to the pool too. The last
+ * token is never run through the model, so it needs no place. */
+static uint32_t limit_new(const struct kn_engine *e, const struct kn_request_opts *o)
+{
+    uint32_t n_prompt = (uint32_t)o->n_tokens, n_new = e->n_ctx - n_prompt + 1;
+    if (o->max_tokens)
+        return o->max_tokens < n_new ? o->max_tokens : n_new;
+    uint64_t n_pool = (uint64_t)kni_pool_get_stats(e->pool).n_blocks * KNI_BLOCK_TOKENS;
+    if (n_pool < (uint64_t)n_prompt + n_new - 1 && n_pool >= n_prompt)
+        n_new = (uint32_t)n_pool - n_prompt + 1;
+    return n_new;
+}
+
+/* The penalty looks back over the prompt too. */
+static void show_prompt(struct kn_request *r)
+{
+    for (uint32_t i = 0; i < r->job.n_prompt; i++)
+        kni_sampler_accept(&r->sampler, r->job.tokens[i]);
+}
+
+enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, const struct kn_request_opts *opts, struct kn_err *err)
+{
+    enum kn_status status = KN_OK;
+    struct kn_request *r = NULL;
+    struct kn_request_opts o = {0};
+
+    if (!out)
+        return kni_err_set(err, KN_E_ARG, "kn_request_submit needs a place for the request");
+    *out = NULL;
+    if (!e || !opts || opts->size < sizeof opts->size)
+        return kni_err_set(err, KN_E_ARG, "kn_request_submit needs an engine, and options whose size field is set to sizeof(struct kn_request_opts)");
+    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    if ((status = check_prompt(e, &o, err)))
+        return status;
+
+    struct kni_job_opts jo = {.tokens = o.tokens,
+                              .n_prompt = (uint32_t)o.n_tokens,
+                              .max_new = limit_new(e, &o),
+                              .salt = o.salt,
+                              .no_fetch = o.no_fetch,
+                              .no_publish = o.no_publish || !e->fetcher,
+                              .want_logits = o.want_logits};
+    memcpy(jo.fingerprint, e->model->info.fingerprint, sizeof jo.fingerprint);
+    r = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *r, 0);
+    if (!r || kni_job_init(&r->job, e->pool, &jo)) {
+        status = kni_err_set(err, KN_E_NOMEM, "no memory for a request of %zu tokens", o.n_tokens);
+        goto done;
+    }
+    status = kni_sampler_init(&r->sampler, &o.sampler, e->model->hparams.n_vocab);
+    if (status) {
+        kni_err_set(err, status, status == KN_E_NOMEM ? "no memory for a sampler over %u tokens"
+                                                      : "a sampler option is out of range (vocabulary %u): temperature and repeat_penalty 0 to 1e6, top_p and min_p 0 to 1, repeat_last up to 65535",
+                    e->model->hparams.n_vocab);
+        goto done;
+    }
+    show_prompt(r);
+    r->ignore_stop = o.ignore_stop;
+    status = kni_sched_submit(e->sched, &r->job);
+    if (status) {
+        kni_err_set(err, status, "prompt and answer need %u blocks of %u tokens but the pool has %u: lower max_tokens, shorten the prompt, or enlarge the pool",
+                    r->job.seq.max_blocks, KNI_BLOCK_TOKENS, kni_pool_get_stats(e->pool).n_blocks);
+        goto done;
+    }
+    r->engine = e;
+    r->next = e->requests;
+    if (r->next)
+        r->next->prev = r;
+    e->requests = r;
+    *out = r;
+    r = NULL;
+done:
+    kn_request_close(&r);
+    return status;
+}
+
+enum kn_stop_reason kni_request_pick(void *user, struct kni_job *job, const float *logits, int32_t *token)
+{
+    const struct kn_engine *e = user;
+    struct kn_request *r = (struct kn_request *)(void *)job; /* its first member */
+    *token = kni_sampler_pick(&r->sampler, logits);
+    if (!r->ignore_stop && kn_model_token_is_stop(e->model, *token))
+        return KN_STOP_REASON_STOP;
+    kni_sampler_accept(&r->sampler, *token);
+    return KN_STOP_REASON_NONE;
+}
+
+enum kn_status kn_request_next(struct kn_request *r, struct kn_event *event)
+{
+    const struct kni_job *job = &r->job;
+    *event = (struct kn_event){0};
+    if (r->n_read < kni_job_n_generated(job)) {
+        event->kind = KN_EVENT_KIND_TOKEN;
+        event->token = job->tokens[job->n_prompt + r->n_read++];
+        bool is_fresh = r->engine && r->n_read == kni_job_n_generated(job) && job->logits_step == kni_sched_get_stats(r->engine->sched).n_steps;
+        event->logits = job->want_logits && is_fresh ? job->logits : NULL;
+        return KN_OK;
+    }
+    if (!job->reason)
+        return KN_AGAIN;
+    if (r->done_read)
+        return KN_END;
+    r->done_read = true;
+    event->kind = KN_EVENT_KIND_DONE;
+    event->reason = job->reason;
+    event->status = job->status;
+    return KN_OK;
+}
+
+void kn_request_cancel(struct kn_request *r)
+{
+    if (r && r->engine)
+        kni_sched_cancel(r->engine->sched, &r->job);
+}
+
+void kn_request_get_stats(const struct kn_request *r, struct kn_request_stats *out)
+{
+    *out = r->job.stats;
+}
+
+enum kn_status kn_request_kv_digest(const struct kn_request *r, uint64_t n_tokens, uint8_t digest[16])
+{
+    const struct kni_job *job = &r->job;
+    if (!r->engine || job->kv_dropped)
+        return KN_E_STATE;
+    if (n_tokens > job->seq.n_tokens || job->state == KNI_JOB_STATE_FETCHING)
+        return KN_E_ARG;
+    struct kni_kv_view view = kni_seq_view(&job->seq);
+    const struct kni_kv_layout *l = &view.layout;
+    struct kni_hasher h;
+    kni_hasher_init(&h, NULL, 0);
+    for (uint32_t pos = 0; pos < n_tokens; pos++)
+        for (uint32_t layer = 0; layer < l->n_layer; layer++)
+            for (uint32_t is_v = 0; is_v < 2; is_v++)
+                for (uint32_t head = 0; head < l->n_kv_head; head++)
+                    kni_hasher_update(&h, kni_kv_row(&view, layer, is_v, head, pos), l->d_head * sizeof(uint16_t));
+    struct kni_hash hash = kni_hasher_final(&h);
+    memcpy(digest, hash.bytes, sizeof hash.bytes);
+    return KN_OK;
+}
+
+void kni_request_detach(struct kn_request *r)
+{
+    struct kn_engine *e = r->engine;
+    kni_sched_remove(e->sched, &r->job);
+    kni_seq_fini(&r->job.seq); /* it points into the pool */
+    if (r->prev)
+        r->prev->next = r->next;
+    else
+        e->requests = r->next;
+    if (r->next)
+        r->next->prev = r->prev;
+    r->prev = r->next = NULL;
+    r->engine = NULL;
+}
+
+void kn_request_close(struct kn_request **request)
+{
+    struct kn_request *r = request ? *request : NULL;
+    if (!r)
+        return;
+    if (r->engine)
+        kni_request_detach(r);
+    kni_sampler_fini(&r->sampler);
+    kni_job_fini(&r->job);
+    kni_free(r);
+    *request = NULL;
+}
