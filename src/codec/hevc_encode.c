@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/le.h"
@@ -31,23 +32,30 @@ struct kni_hevc_encoder {
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct kn_hevc_plugin *loaded;
 
+static void *open_in(const char *folder, int folder_bytes, const char *below)
+{
+    char path[4096];
+    int n = snprintf(path, sizeof path, "%.*s%s%s", folder_bytes, folder, below, PLUGIN_FILE);
+    return n > 0 && (size_t)n < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+}
+
 static void *open_library(void)
 {
     Dl_info here;
-    char path[4096];
-    if (dladdr((const void *)&load_lock, &here) && here.dli_fname) {
-        const char *slash = strrchr(here.dli_fname, '/');
-        int folder = slash ? (int)(slash - here.dli_fname) : 0;
-        int n = slash ? snprintf(path, sizeof path, "%.*s/%s", folder, here.dli_fname, PLUGIN_FILE) : -1;
-        void *library = n > 0 && (size_t)n < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-        if (!library && n > 0) { /* programs in a subfolder of the build, such as tests */
-            n = snprintf(path, sizeof path, "%.*s/../%s", folder, here.dli_fname, PLUGIN_FILE);
-            library = n > 0 && (size_t)n < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-        }
-        if (library)
-            return library;
+    char program[4096];
+    const char *file = dladdr((const void *)&load_lock, &here) ? here.dli_fname : NULL;
+    if (!file || !strchr(file, '/')) { /* a program found through PATH is known by its bare name only */
+        ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+        program[n > 0 ? n : 0] = 0;
+        file = program;
     }
-    return dlopen(PLUGIN_FILE, RTLD_NOW | RTLD_LOCAL);
+    const char *slash = strrchr(file, '/');
+    void *library = NULL;
+    if (slash)
+        library = open_in(file, (int)(slash - file), "/");
+    if (slash && !library) /* programs in a folder below, such as tests */
+        library = open_in(file, (int)(slash - file), "/../");
+    return library ? library : dlopen(PLUGIN_FILE, RTLD_NOW | RTLD_LOCAL);
 }
 
 static enum kn_status load_plugin(const struct kn_hevc_plugin **out, struct kn_err *err)
@@ -129,7 +137,7 @@ static enum kn_status plugin_status(const struct kni_hevc_encoder *e, enum kn_he
 
 enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, uint32_t n_pictures, struct kn_err *err)
 {
-    assert(n_pictures >= 1 && width % 8 == 0 && height % 8 == 0);
+    assert(n_pictures >= 1 && width % 16 == 0 && height % 16 == 0);
     end_stream(e);
     e->n_pictures = n_pictures;
     e->n_units = 0;

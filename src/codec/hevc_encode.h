@@ -21,8 +21,8 @@ enum kn_status kni_hevc_encoder_open(struct kni_hevc_encoder **out, struct kn_er
 /* Ends a stream that is under way. */
 void kni_hevc_encoder_close(struct kni_hevc_encoder **encoder);
 
-/* A stream: begin, n_pictures times picture, end. After a failure, begin starts afresh. width and height: multiples of 8,
- * at least 32. */
+/* A stream: begin, n_pictures times picture, end. After a failure, begin starts afresh. width and height: multiples
+ * of 16. */
 enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, uint32_t n_pictures, struct kn_err *err);
 enum kn_status kni_hevc_encode_picture(struct kni_hevc_encoder *e, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err);
 /* Writes the section's bytes to w; the caller ends the section. */

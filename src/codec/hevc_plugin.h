@@ -22,7 +22,7 @@
 enum kn_hevc_result { KN_HEVC_RESULT_OK = 0, KN_HEVC_RESULT_NOMEM = 1, KN_HEVC_RESULT_FAILED = 2 };
 
 struct kn_hevc_params {
-    uint32_t width, height; /* multiples of 8, at least 32 */
+    uint32_t width, height; /* multiples of 16 */
     uint32_t n_pictures;    /* that will be encoded, at least 1 */
 };
 

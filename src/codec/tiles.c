@@ -14,8 +14,7 @@
 
 static uint32_t pad_side(uint32_t n)
 {
-    uint32_t padded = (n + 7) / 8 * 8;
-    return padded < KNI_TILES_MIN_SIDE ? KNI_TILES_MIN_SIDE : padded;
+    return (n + KNI_TILES_PAD - 1) / KNI_TILES_PAD * KNI_TILES_PAD;
 }
 
 /* The divisor a of n for which a x b stays nearest to square when the tile is (a * unit_h) x (n / a * unit_w); ties go to
@@ -74,7 +73,7 @@ enum kn_status kni_tiles_choose(const struct kni_chunk_meta *meta, const struct 
     uint32_t height = opts->tile_height ? opts->tile_height : squarest(l->d_head, 1, 1);
     if (l->d_head % height)
         return kni_err_set(err, KN_E_ARG, "tiles: tile height %u does not divide the head width %u", height, l->d_head);
-    uint32_t per_picture = opts->tokens_per_picture ? opts->tokens_per_picture : divisor_at_most(meta->n_tokens, 8);
+    uint32_t per_picture = opts->tokens_per_picture ? opts->tokens_per_picture : divisor_at_most(meta->n_tokens, KNI_TILES_PER_PICTURE);
     if (meta->n_tokens % per_picture)
         return kni_err_set(err, KN_E_ARG, "tiles: %u tokens a picture do not divide a chunk of %u tokens", per_picture, meta->n_tokens);
     uint32_t head_w = l->d_head / height, head_rows = squarest(l->n_kv_head, head_w, height), head_cols = l->n_kv_head / head_rows;

@@ -9,7 +9,7 @@
  *     token tile (3 heads, d 64, tile_height 8, head_cols 1)        picture (tokens_per_picture P = 6, grid_cols 3)
  *     [ head 0:  8 x 8 ]                                            [ slot 0 ][ slot 1 ][ slot 2 ][pad]
  *     [ head 1:  8 x 8 ]                                            [ slot 3 ][ slot 4 ][ slot 5 ][pad]
- *     [ head 2:  8 x 8 ]                                            [ pad to a multiple of 8, at least 32 ]
+ *     [ head 2:  8 x 8 ]                                            [ pad to a multiple of 16 ]          
  *
  * Time runs inside a slot: with n tokens in n / P pictures, picture t holds in slot s token s * (n / P) + t, so that the
  * picture before holds each token's predecessor at the same place. Three layers are the three planes (4:4:4); K and V are
@@ -27,8 +27,9 @@
 #include "codec/container.h"
 #include "kernel/convert.h"
 
-#define KNI_TILES_MIN_SIDE 32u
+#define KNI_TILES_PAD 16u    /* the encoder's coding unit; NVDEC rounds heights to it too */
 #define KNI_TILES_LEVELS 64u /* default */
+#define KNI_TILES_PER_PICTURE 16u /* default at most: 16 pictures predict each other in a chunk of 256 tokens */
 
 struct kni_tiles_geometry {
     uint32_t n_pictures;       /* of a stream */
