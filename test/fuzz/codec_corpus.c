@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writes the seeds of chunk_fuzz and hevc_fuzz into the corpus folder given: small valid chunks of both layouts and valid
+ * HEVC sections. Run again when the container's format or the encoder's settings change:
+ *
+ *     ninja codec_corpus && test/codec_corpus test/fuzz/corpus
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/half.h"
+#include "codec/codec.h"
+#include "codec/container.h"
+#include "codec/tiles.h"
+
+static int write_file(const char *folder, const char *name, const void *head, size_t n_head, const void *data, size_t n)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(head, 1, n_head, f) != n_head || fwrite(data, 1, n, f) != n || fclose(f)) {
+        perror(path);
+        return 1;
+    }
+    printf("%s %zu bytes\n", path, n_head + n);
+    return 0;
+}
+
+static int make(const char *folder, const char *name, enum kn_preset preset, struct kni_kv_layout kv, uint32_t n_tokens, struct kn_tiles_opts tiles)
+{
+    uint32_t n_blocks = n_tokens / KNI_BLOCK_TOKENS, ids[16];
+    uint16_t *base = malloc(kni_kv_block_bytes(&kv) * n_blocks);
+    if (!base || n_blocks > 16)
+        return 1;
+    for (uint32_t i = 0; i < n_blocks; i++)
+        ids[i] = i;
+    for (size_t i = 0; i < kni_kv_block_values(&kv) * n_blocks; i++) {
+        float x = 2.0f * sinf((float)(i % 97) * 0.3f) + 0.1f * (float)(i * 7919 % 13);
+        base[i] = kv.type == KN_KV_TYPE_F16 ? kni_f32_to_f16(x) : kni_f32_to_bf16(x);
+    }
+    struct kni_kv_view view = {kv, base, ids, n_blocks};
+    struct kni_chunk_meta m = {.n_tokens = n_tokens, .kv = kv};
+    struct kni_codec_opts opts = {.preset = preset, .tiles = tiles};
+    struct kni_codec *codec;
+    struct kn_err err = {0};
+    void *data = NULL;
+    size_t n;
+    char sub[4096], file[256];
+    snprintf(sub, sizeof sub, "%s/chunk_fuzz", folder);
+    int bad = kni_codec_open(&codec, &opts, &err) != KN_OK || kni_chunk_encode(codec, &m, &view, &data, &n, &err) != KN_OK;
+    if (bad)
+        fprintf(stderr, "%s\n", err.text);
+    else
+        bad = write_file(sub, name, "", 0, data, n);
+    struct kni_container c;
+    struct kni_tiles_geometry g;
+    if (!bad && preset == KN_PRESET_TILES && kni_container_open(&c, data, n, NULL) == KN_OK &&
+        kni_tiles_geometry_make(&c.header.meta, &c.header.tiling, &g, NULL) == KN_OK) {
+        enum kni_section_kind kind;
+        uint32_t index;
+        const uint8_t *bytes;
+        size_t size;
+        kni_container_section(&c, 1, &kind, &index, &bytes, &size, NULL);
+        uint8_t head[3] = {(uint8_t)(g.width / 16 - 1), (uint8_t)(g.height / 16 - 1), (uint8_t)(g.n_pictures - 1)};
+        snprintf(sub, sizeof sub, "%s/hevc_fuzz", folder);
+        snprintf(file, sizeof file, "section_%s", name);
+        bad = write_file(sub, file, head, 3, bytes, size);
+    }
+    kni_codec_close(&codec);
+    kni_free(data);
+    free(base);
+    return bad;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2)
+        return 2;
+    const char *to = argv[1];
+    struct kn_tiles_opts few = {.tokens_per_picture = 4}, all = {.levels = 256, .tokens_per_picture = 16, .tile_height = 2};
+    return make(to, "exact_f16", KN_PRESET_EXACT, (struct kni_kv_layout){1, 2, 8, KN_KV_TYPE_F16}, 32, (struct kn_tiles_opts){0}) ||
+           make(to, "exact_bf16", KN_PRESET_EXACT, (struct kni_kv_layout){2, 1, 4, KN_KV_TYPE_BF16}, 16, (struct kn_tiles_opts){0}) ||
+           make(to, "tiles_f16", KN_PRESET_TILES, (struct kni_kv_layout){1, 1, 16, KN_KV_TYPE_F16}, 16, few) ||
+           make(to, "tiles_bf16", KN_PRESET_TILES, (struct kni_kv_layout){4, 2, 8, KN_KV_TYPE_BF16}, 16, all);
+}
