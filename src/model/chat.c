@@ -118,7 +118,7 @@ static void put_trimmed(struct writer *w, const char *s)
 
 static void render_chatml(const struct kni_chat *chat, struct writer *w, const struct kn_chat_message *m, size_t n, bool add_reply)
 {
-    if (n && chat->system.data && strcmp(m[0].role, "system")) {
+    if (chat->system.data && strcmp(m[0].role, "system")) {
         puts_to(w, "<|im_start|>system\n");
         put(w, chat->system.data, chat->system.n);
         puts_to(w, "<|im_end|>\n");
@@ -136,8 +136,7 @@ static void render_chatml(const struct kni_chat *chat, struct writer *w, const s
 
 static void render_llama3(const struct kni_chat *chat, struct writer *w, const struct kn_chat_message *m, size_t n, bool add_reply)
 {
-    if (n)
-        put(w, chat->bos.data, chat->bos.n);
+    put(w, chat->bos.data, chat->bos.n);
     for (size_t i = 0; i < n + add_reply; i++) {
         puts_to(w, "<|start_header_id|>");
         puts_to(w, i < n ? m[i].role : "assistant");
@@ -171,6 +170,8 @@ enum kn_status kni_chat_render(const struct kni_chat *chat, const struct kn_chat
     *n_bytes = 0;
     if (chat->kind == KNI_CHAT_KIND_NONE)
         return KN_E_UNSUPPORTED;
+    if (!n_messages)
+        return KN_E_ARG; /* so the reference: there is nothing to reply to */
     for (size_t i = 0; i < n_messages; i++) {
         if (!messages[i].role || !messages[i].text)
             return KN_E_ARG;
