@@ -58,6 +58,19 @@ KN_API void kn_model_close(struct kn_model **model);
 /* Borrowed until close. */
 KN_API const struct kn_model_info *kn_model_info(const struct kn_model *model);
 
+/* One tensor of the file. Strings are borrowed from the model. */
+struct kn_tensor_info {
+    const char *name;
+    const char *type;     /* "Q4_1" */
+    uint32_t n_dims;      /* 1..4 */
+    uint64_t shape[4];    /* shape[0] is the row length; 1 beyond n_dims */
+    uint64_t n_bytes;
+    uint64_t file_offset; /* of the first byte, from the file's start */
+};
+
+/* Tensor index, 0..n_tensors-1, in the file's order. KN_E_ARG beyond. Any thread. */
+KN_API enum kn_status kn_model_get_tensor(const struct kn_model *model, uint32_t index, struct kn_tensor_info *out);
+
 enum kn_tokenize_flags {
     KN_TOKENIZE_SPECIAL = 1, /* recognise special tokens such as <|im_end|> in the text; otherwise they are plain text */
     KN_TOKENIZE_BOS = 2      /* prepend BOS when the model asks for it */

@@ -194,6 +194,18 @@ const struct kn_model_info *kn_model_info(const struct kn_model *model)
     return &model->info;
 }
 
+enum kn_status kn_model_get_tensor(const struct kn_model *model, uint32_t index, struct kn_tensor_info *out)
+{
+    const struct kni_gguf *g = model->gguf;
+    if (index >= g->n_tensors)
+        return KN_E_ARG;
+    const struct kni_tensor *t = &g->tensors[index];
+    *out = (struct kn_tensor_info){.name = t->name, .type = kni_dtype_name(t->type), .n_dims = t->n_dims, .n_bytes = t->n_bytes,
+                                   .file_offset = (uint64_t)((const uint8_t *)t->data - g->data)};
+    memcpy(out->shape, t->ne, sizeof out->shape);
+    return KN_OK;
+}
+
 enum kn_status kn_model_tokenize(const struct kn_model *model, const char *text, size_t n_bytes, unsigned flags, int32_t *ids, size_t *n_ids)
 {
     if (!n_ids || (n_bytes && !text) || (*n_ids && !ids) || (flags & ~(unsigned)(KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS)))
