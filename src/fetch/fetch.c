@@ -34,24 +34,26 @@ void kni_fetcher_tell(struct kni_fetcher *f)
     pthread_cond_signal(&f->news);
 }
 
-bool kni_fetcher_may_ask(struct kni_fetcher *f)
+bool kni_fetcher_may_ask(struct kni_fetcher *f, enum kni_store_use use)
 {
     pthread_mutex_lock(&f->lock);
-    bool may = kni_breaker_allows(&f->breaker, kni_now_ns());
+    bool may = kni_breaker_allows(&f->breakers[use], kni_now_ns());
     pthread_mutex_unlock(&f->lock);
     return may;
 }
 
-void kni_fetcher_note_store(struct kni_fetcher *f, bool failed, const char *what, const struct kn_err *err)
+void kni_fetcher_note_store(struct kni_fetcher *f, enum kni_store_use use, bool failed, const struct kn_err *err)
 {
     pthread_mutex_lock(&f->lock);
-    bool turned = failed ? kni_breaker_fail(&f->breaker, kni_now_ns()) : kni_breaker_succeed(&f->breaker);
+    struct kni_breaker *b = &f->breakers[use];
+    bool turned = failed ? kni_breaker_fail(b, kni_now_ns()) : kni_breaker_succeed(b);
     pthread_mutex_unlock(&f->lock);
+    bool write = use == KNI_STORE_USE_WRITE;
     if (turned && failed)
-        kni_log(KN_LOG_LEVEL_WARN, "fetch", "the store fails repeatedly (%s: %s); it is left alone for growing pauses, prompts are recomputed meanwhile", what,
-                err->text[0] ? err->text : "no reason given");
+        kni_log(KN_LOG_LEVEL_WARN, "fetch", "the store fails repeatedly (%s); it is not %s for growing pauses, %s meanwhile", err->text[0] ? err->text : "no reason given",
+                write ? "written" : "read", write ? "nothing is published" : "prompts are recomputed");
     else if (turned)
-        kni_log(KN_LOG_LEVEL_INFO, "fetch", "the store answers again");
+        kni_log(KN_LOG_LEVEL_INFO, "fetch", "the store can be %s again", write ? "written" : "read");
 }
 
 void kni_fetcher_meta(const struct kni_fetcher *f, uint32_t chunk, const struct kni_hash *chain, struct kni_chunk_meta *out)
@@ -258,7 +260,7 @@ enum kn_status kni_fetch_begin(struct kni_fetch **out, struct kni_fetcher *f, co
         memcpy(job->tokens, tokens, tokens_bytes);
     }
     pthread_mutex_lock(&f->lock);
-    if (ask && !kni_breaker_allows(&f->breaker, job->begin_ns))
+    if (ask && !kni_breaker_allows(&f->breakers[KNI_STORE_USE_READ], job->begin_ns))
         job->state = KNI_FETCH_STATE_DONE;
     struct kni_fetch **link = &f->jobs;
     while (*link)

@@ -67,9 +67,9 @@ static void run_lookup(struct kni_fetcher *f, struct kni_fetch *job)
         kni_store_key_make(&job->keys[c], &meta, &f->opts.tiles);
     }
     enum kn_status s = KN_OK;
-    if (kni_fetcher_may_ask(f)) {
+    if (kni_fetcher_may_ask(f, KNI_STORE_USE_READ)) {
         s = kni_store_lookup(f->store, job->keys + job->first_chunk, job->n_chunks - job->first_chunk, &n_found, &err);
-        kni_fetcher_note_store(f, s != KN_OK, "lookup", &err);
+        kni_fetcher_note_store(f, KNI_STORE_USE_READ, s != KN_OK, &err);
     }
     pthread_mutex_lock(&f->lock);
     if (job->state == KNI_FETCH_STATE_LOOKUP) { /* else it was too late */
@@ -150,8 +150,7 @@ static void report(struct kni_fetcher *f, const struct kni_fetch *job, uint32_t 
     if (!heal || f->store->read_only || (s == KN_E_NOT_FOUND && !entry->n_bytes))
         return; /* nothing to mend, or the whole chunk is gone already */
     s = kni_store_drop(f->store, key, entry, &err);
-    if (s)
-        kni_fetcher_note_store(f, true, "drop", &err);
+    kni_fetcher_note_store(f, KNI_STORE_USE_WRITE, s != KN_OK, &err);
 }
 
 static void run_chunk(struct worker *w, struct kni_fetch *job, uint32_t chunk)
@@ -160,11 +159,11 @@ static void run_chunk(struct worker *w, struct kni_fetch *job, uint32_t chunk)
     struct kn_err err = {0};
     struct kni_store_entry entry = {0};
     enum kn_status s;
-    bool wanted, asked = kni_fetcher_may_ask(f);
+    bool wanted, asked = kni_fetcher_may_ask(f, KNI_STORE_USE_READ);
     if (asked) {
         s = kni_store_get(f->store, job->keys[chunk].text, &entry, &w->buf, &err);
         bool store_failed = s && s != KN_E_NOT_FOUND && s != KN_E_FORMAT && s != KN_E_MISMATCH && s != KN_E_NOMEM;
-        kni_fetcher_note_store(f, store_failed, "get", &err);
+        kni_fetcher_note_store(f, KNI_STORE_USE_READ, store_failed, &err);
     } else
         s = kni_err_set(&err, KN_E_IO, "the store has failed and is being left alone");
 

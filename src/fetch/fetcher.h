@@ -23,6 +23,8 @@
 #include "fetch/fetch.h"
 #include "store/store.h"
 
+enum kni_store_use { KNI_STORE_USE_READ = 0, KNI_STORE_USE_WRITE = 1 };
+
 #define KNI_FETCH_MAX_PUBLISHES 256u /* queued; more are refused, so that memory and pinned blocks stay bounded */
 
 struct kni_publish {
@@ -85,7 +87,7 @@ struct kni_fetcher {
     pthread_cond_t restored; /* for kni_fetch_end: a restore ended */
     bool stopping;
     struct kni_fetch *jobs; /* all that have not ended, oldest first */
-    struct kni_breaker breaker;
+    struct kni_breaker breakers[2]; /* of enum kni_store_use: a store that cannot be written may still be read */
     struct kni_publish_list queued, finished;
     uint32_t n_publishing;
     bool flush_wanted; /* last-use times wait to be written */
@@ -112,9 +114,9 @@ bool kni_fetcher_has_work(struct kni_fetcher *f);
 /* Wakes the owner. (lock) held. */
 void kni_fetcher_tell(struct kni_fetcher *f);
 /* Notes how a call of the store went; logs when the breaker opens or closes. Lock not held. failed: not a mere miss. */
-void kni_fetcher_note_store(struct kni_fetcher *f, bool failed, const char *what, const struct kn_err *err);
+void kni_fetcher_note_store(struct kni_fetcher *f, enum kni_store_use use, bool failed, const struct kn_err *err);
 /* Whether the store may be asked. Lock not held. */
-bool kni_fetcher_may_ask(struct kni_fetcher *f);
+bool kni_fetcher_may_ask(struct kni_fetcher *f, enum kni_store_use use);
 /* Fills meta of chunk number chunk, whose end has this chain hash. */
 void kni_fetcher_meta(const struct kni_fetcher *f, uint32_t chunk, const struct kni_hash *chain, struct kni_chunk_meta *out);
 /* Moves *state from the end of chunk - 1 (anything, for chunk 0) to the end of chunk. */

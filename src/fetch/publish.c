@@ -130,7 +130,7 @@ static enum kn_status publish_chunk(struct kni_fetcher *f, struct kni_codec *cod
     if (s)
         return s;
     s = kni_store_put(f->store, key->text, meta, data, n_bytes, err);
-    kni_fetcher_note_store(f, s == KN_E_IO || s == KN_E_TIMEOUT, "put", err);
+    kni_fetcher_note_store(f, KNI_STORE_USE_WRITE, s == KN_E_IO || s == KN_E_TIMEOUT, err);
     kni_free(data);
     if (s)
         return s;
@@ -155,10 +155,10 @@ static enum kn_status run_publish(struct kni_fetcher *f, struct kni_codec **code
         kni_store_key_make(&key, &meta, &f->opts.tiles);
         if (!give_way(f))
             return kni_err_set(err, KN_E_CANCELLED, "the fetcher was closed");
-        if (!kni_fetcher_may_ask(f))
+        if (!kni_fetcher_may_ask(f, KNI_STORE_USE_READ) || !kni_fetcher_may_ask(f, KNI_STORE_USE_WRITE))
             return kni_err_set(err, KN_E_IO, "the store has failed and is being left alone");
         enum kn_status s = kni_store_lookup(f->store, &key, 1, &n_found, err); /* one by one: another process may be publishing the same */
-        kni_fetcher_note_store(f, s != KN_OK, "lookup", err);
+        kni_fetcher_note_store(f, KNI_STORE_USE_READ, s != KN_OK, err);
         if (!s && n_found)
             continue;
         if (!s && !*codec) {
@@ -213,7 +213,7 @@ void *kni_publisher_main(void *arg)
             pthread_mutex_lock(&f->lock);
         } else if (f->flush_wanted && now >= next_flush_ns) {
             f->flush_wanted = false;
-            bool may = kni_breaker_allows(&f->breaker, now);
+            bool may = kni_breaker_allows(&f->breakers[KNI_STORE_USE_WRITE], now);
             pthread_mutex_unlock(&f->lock);
             if (may)
                 (void)kni_store_flush(f->store); /* last-use times: a loss is not an error */

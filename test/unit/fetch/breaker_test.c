@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The circuit breaker, on a clock of our own. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "fetch/breaker.h"
+
+#define S 1000000000ull
+
+static void opens_after_three_in_a_row(void **state)
+{
+    struct kni_breaker b = {0};
+    (void)state;
+    assert_true(kni_breaker_allows(&b, 0));
+    assert_false(kni_breaker_fail(&b, 1));
+    assert_false(kni_breaker_fail(&b, 2));
+    assert_false(kni_breaker_succeed(&b)); /* in a row: this starts the count anew */
+    assert_false(kni_breaker_fail(&b, 3));
+    assert_false(kni_breaker_fail(&b, 4));
+    assert_true(kni_breaker_allows(&b, 5));
+    assert_true(kni_breaker_fail(&b, 10 * S)); /* says so once */
+    assert_false(kni_breaker_allows(&b, 10 * S));
+    assert_false(kni_breaker_fail(&b, 10 * S + 1)); /* a call that was under way */
+    assert_false(kni_breaker_allows(&b, 11 * S - 1));
+    assert_true(kni_breaker_allows(&b, 11 * S));
+}
+
+static void pauses_double_up_to_a_minute(void **state)
+{
+    struct kni_breaker b = {0};
+    uint64_t now = S, pause = S;
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        kni_breaker_fail(&b, now);
+    for (int i = 0; i < 10; i++) {
+        assert_false(kni_breaker_allows(&b, now + pause - 1));
+        assert_true(kni_breaker_allows(&b, now + pause));
+        now += pause;
+        assert_false(kni_breaker_fail(&b, now)); /* half open: one failure is enough, and is not said again */
+        pause = pause * 2 > 60 * S ? 60 * S : pause * 2;
+    }
+    assert_int_equal(pause, 60 * S);
+    now += pause;
+    assert_true(kni_breaker_succeed(&b)); /* says that it is back */
+    assert_false(kni_breaker_succeed(&b));
+    assert_true(kni_breaker_allows(&b, now));
+    for (int i = 0; i < 3; i++)
+        kni_breaker_fail(&b, now);
+    assert_true(kni_breaker_allows(&b, now + S)); /* begins with a second again */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(opens_after_three_in_a_row), cmocka_unit_test(pauses_double_up_to_a_minute)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
