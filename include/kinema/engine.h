@@ -98,7 +98,7 @@ enum kn_stop_reason { KN_STOP_REASON_NONE = 0, KN_STOP_REASON_STOP = 1, KN_STOP_
 struct kn_event {
     enum kn_event_kind kind;
     int32_t token;              /* of TOKEN */
-    const float *logits;        /* n_vocab floats, or NULL; borrowed until the next step */
+    const float *logits;        /* n_vocab floats, borrowed until the next step; NULL unless wanted and read before it */
     enum kn_stop_reason reason; /* of DONE */
     enum kn_status status;      /* of DONE with reason ERROR */
 };
@@ -131,7 +131,8 @@ struct kn_engine_stats {
 
 /* Opens an engine on a model (which it references). Errors: KN_E_NOMEM, KN_E_ARG, KN_E_IO (store; said with its path). */
 KN_API enum kn_status kn_engine_open(struct kn_engine **out, struct kn_model *model, const struct kn_engine_opts *opts, struct kn_err *err);
-/* Cancels open requests, waits for the running publish, releases everything. Requests must be closed before. */
+/* Cancels open requests, waits for the running publish, releases everything. Requests are best closed before; one that
+ * is not ends as CANCELLED, can still be read, and must still be closed. */
 KN_API void kn_engine_close(struct kn_engine **engine);
 /* One step: fetch, prefill or decode for every request that can move. KN_AGAIN when there is nothing to do. */
 KN_API enum kn_status kn_engine_step(struct kn_engine *engine);
@@ -143,11 +144,15 @@ KN_API void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine
 /* Queues a request. Errors: KN_E_ARG (empty prompt, unknown token), KN_E_CONTEXT (prompt longer than n_ctx),
  * KN_E_FULL (cannot ever fit the pool). */
 KN_API enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *engine, const struct kn_request_opts *opts, struct kn_err *err);
+/* The next event: tokens in order, then one DONE, then KN_END. KN_AGAIN: run a step. A stop token is not an event. Events
+ * wait for their reader as long as it likes. */
 KN_API enum kn_status kn_request_next(struct kn_request *request, struct kn_event *event);
+/* Ends the request now; its DONE event says CANCELLED. Nothing of it is published. Harmless once it is done. */
 KN_API void kn_request_cancel(struct kn_request *request);
 KN_API void kn_request_get_stats(const struct kn_request *request, struct kn_request_stats *out);
 /* BLAKE2b-128 of the 16-bit K and V that the pool holds for the request's first n_tokens positions, to prove that two
- * caches are bit for bit the same. Valid until close. KN_E_ARG beyond what is there. */
+ * caches are bit for bit the same. Order: position, layer, K then V, head, component. Valid until close. KN_E_ARG beyond
+ * what is there; KN_E_STATE when cancelled, or when other requests needed the blocks of this finished one. */
 KN_API enum kn_status kn_request_kv_digest(const struct kn_request *request, uint64_t n_tokens, uint8_t digest[16]);
 KN_API void kn_request_close(struct kn_request **request);
 
