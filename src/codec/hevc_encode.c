@@ -20,7 +20,8 @@
 
 struct kni_hevc_encoder {
     const struct kn_hevc_plugin *plugin;
-    void *stream; /* the plugin's encoder, between begin and end */
+    void *stream; /* the plugin's encoder, kept for streams of the same size */
+    uint32_t width, height;
     uint32_t n_pictures, n_units;
     uint32_t *unit_bytes; /* n_pictures sizes */
     size_t unit_capacity;
@@ -138,7 +139,6 @@ static enum kn_status plugin_status(const struct kni_hevc_encoder *e, enum kn_he
 enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, uint32_t n_pictures, struct kn_err *err)
 {
     assert(n_pictures >= 1 && width % 16 == 0 && height % 16 == 0);
-    end_stream(e);
     e->n_pictures = n_pictures;
     e->n_units = 0;
     e->payload_bytes = 0;
@@ -150,14 +150,19 @@ enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width,
             return no_memory(err);
         e->unit_capacity = n_pictures;
     }
-    struct kn_hevc_params params = {.width = width, .height = height, .n_pictures = n_pictures};
+    if (e->stream && e->width == width && e->height == height)
+        return KN_OK;
+    end_stream(e);
+    e->width = width;
+    e->height = height;
+    struct kn_hevc_params params = {.width = width, .height = height};
     return plugin_status(e, e->plugin->open(&e->stream, &params), "open an encoder for this picture size", err);
 }
 
 static enum kn_status keep_unit(struct kni_hevc_encoder *e, const struct kn_hevc_unit *unit, struct kn_err *err)
 {
-    if (e->n_units == e->n_pictures || unit->n_bytes > UINT32_MAX)
-        return kni_err_set(err, KN_E_UNSUPPORTED, "%s returned more access units than pictures", e->plugin->name);
+    if (unit->n_bytes > UINT32_MAX)
+        return kni_err_set(err, KN_E_UNSUPPORTED, "%s returned an access unit of %zu bytes", e->plugin->name, unit->n_bytes);
     size_t need = e->payload_bytes + unit->n_bytes;
     if (need > e->payload_capacity) {
         size_t grown = need + need / 2;
@@ -175,28 +180,19 @@ static enum kn_status keep_unit(struct kni_hevc_encoder *e, const struct kn_hevc
 
 enum kn_status kni_hevc_encode_picture(struct kni_hevc_encoder *e, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
 {
+    assert(e->stream && e->n_units < e->n_pictures);
     struct kn_hevc_unit unit = {0};
-    enum kn_status s = plugin_status(e, e->plugin->encode(e->stream, planes, strides, &unit), "encode a picture", err);
-    return s == KN_OK && unit.n_bytes ? keep_unit(e, &unit, err) : s;
+    enum kn_status s = plugin_status(e, e->plugin->encode(e->stream, e->n_units == 0, planes, strides, &unit), "encode a picture", err);
+    if (s == KN_OK)
+        s = keep_unit(e, &unit, err);
+    if (s != KN_OK)
+        end_stream(e);
+    return s;
 }
 
 enum kn_status kni_hevc_encode_end(struct kni_hevc_encoder *e, struct kni_container_writer *w, struct kn_err *err)
 {
-    enum kn_status s;
-    for (;;) {
-        struct kn_hevc_unit unit = {0};
-        s = plugin_status(e, e->plugin->flush(e->stream, &unit), "finish a stream", err);
-        if (s != KN_OK || !unit.n_bytes)
-            break;
-        s = keep_unit(e, &unit, err);
-        if (s != KN_OK)
-            break;
-    }
-    end_stream(e);
-    if (s != KN_OK)
-        return s;
-    if (e->n_units != e->n_pictures)
-        return kni_err_set(err, KN_E_UNSUPPORTED, "%s returned %u access units for %u pictures", e->plugin->name, e->n_units, e->n_pictures);
+    assert(e->n_units == e->n_pictures);
     size_t table = 4 + 4 * (size_t)e->n_pictures;
     uint8_t *room = kni_container_writer_reserve(w, table + e->payload_bytes);
     if (!room)

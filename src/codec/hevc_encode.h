@@ -18,7 +18,6 @@ struct kni_hevc_encoder;
 
 /* Loads the plugin if need be. KN_E_UNSUPPORTED with a sentence when it is missing or of another version. */
 enum kn_status kni_hevc_encoder_open(struct kni_hevc_encoder **out, struct kn_err *err);
-/* Ends a stream that is under way. */
 void kni_hevc_encoder_close(struct kni_hevc_encoder **encoder);
 
 /* A stream: begin, n_pictures times picture, end. After a failure, begin starts afresh. width and height: multiples

@@ -48,9 +48,7 @@ static void configure(const x265_api *api, x265_param *p, const struct kn_hevc_p
     p->internalCsp = X265_CSP_I444;
     p->fpsNum = 25;
     p->fpsDenom = 1;
-    p->totalFrames = (int)want->n_pictures;
-    p->numaPools = "none";
-    p->bEnableWavefront = 0;
+    p->bEnableWavefront = 0; /* with no other pool feature on, x265 makes no thread pool */
     p->frameNumThreads = 1;
     p->lookaheadThreads = 0;
     p->maxCUSize = 16;
@@ -61,7 +59,7 @@ static void configure(const x265_api *api, x265_param *p, const struct kn_hevc_p
     p->bBPyramid = 0;
     p->bFrameAdaptive = 0;
     p->maxNumReferences = 1;
-    p->keyframeMax = -1; /* the first picture only */
+    p->keyframeMax = -1; /* only where we say so */
     p->scenecutThreshold = 0;
     p->bOpenGOP = 0;
     p->lookaheadDepth = 0;
@@ -115,27 +113,12 @@ static enum kn_hevc_result plugin_open(void **out, const struct kn_hevc_params *
     return KN_HEVC_RESULT_OK;
 }
 
-/* One call of x265: with a picture, or NULL to drain. */
-static enum kn_hevc_result step(struct encoder *e, x265_picture *in, int *got, struct kn_hevc_unit *unit)
+static enum kn_hevc_result plugin_encode(void *opaque, int first, const uint8_t *const planes[3], const size_t strides[3], struct kn_hevc_unit *unit)
 {
+    struct encoder *e = opaque;
     x265_nal *nals;
     uint32_t n_nals = 0;
     *unit = (struct kn_hevc_unit){0};
-    *got = e->api->encoder_encode(e->x265, &nals, &n_nals, in, NULL);
-    if (*got < 0)
-        return KN_HEVC_RESULT_FAILED;
-    if (*got == 0)
-        return KN_HEVC_RESULT_OK;
-    unit->bytes = n_nals ? nals[0].payload : NULL; /* x265 promises that the payloads follow each other in memory */
-    for (uint32_t i = 0; i < n_nals; i++)
-        unit->n_bytes += nals[i].sizeBytes;
-    return KN_HEVC_RESULT_OK;
-}
-
-static enum kn_hevc_result plugin_encode(void *opaque, const uint8_t *const planes[3], const size_t strides[3], struct kn_hevc_unit *unit)
-{
-    struct encoder *e = opaque;
-    int got;
     e->api->picture_init(e->param, e->picture);
     for (int i = 0; i < 3; i++) {
         e->picture->planes[i] = (void *)(uintptr_t)planes[i]; /* x265 only reads it, and copies */
@@ -143,14 +126,14 @@ static enum kn_hevc_result plugin_encode(void *opaque, const uint8_t *const plan
     }
     e->picture->bitDepth = 8;
     e->picture->pts = e->n_in++;
-    e->picture->sliceType = e->n_in == 1 ? X265_TYPE_IDR : X265_TYPE_P;
-    return step(e, e->picture, &got, unit);
-}
-
-static enum kn_hevc_result plugin_flush(void *opaque, struct kn_hevc_unit *unit)
-{
-    int got;
-    return step(opaque, NULL, &got, unit);
+    e->picture->sliceType = first ? X265_TYPE_IDR : X265_TYPE_P;
+    /* No lookahead, no B pictures, one frame thread, one slice: x265 then returns each picture at once. */
+    if (e->api->encoder_encode(e->x265, &nals, &n_nals, e->picture, NULL) != 1 || !n_nals)
+        return KN_HEVC_RESULT_FAILED;
+    unit->bytes = nals[0].payload; /* x265 promises that the payloads follow each other in memory */
+    for (uint32_t i = 0; i < n_nals; i++)
+        unit->n_bytes += nals[i].sizeBytes;
+    return KN_HEVC_RESULT_OK;
 }
 
 __attribute__((visibility("default"))) const struct kn_hevc_plugin *kn_hevc_plugin(void);
@@ -163,7 +146,6 @@ const struct kn_hevc_plugin *kn_hevc_plugin(void)
         .name = "libx265 (lossless, ultrafast)",
         .open = plugin_open,
         .encode = plugin_encode,
-        .flush = plugin_flush,
         .close = plugin_close,
     };
     return &plugin;

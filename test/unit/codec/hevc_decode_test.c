@@ -133,6 +133,40 @@ static void second_opinion(void **state)
 #endif
 }
 
+/* One encoder codes stream after stream: each must stand alone and be the same bytes as from a fresh encoder. An abandoned
+ * stream in between leaves no trace. */
+static void streams_stand_alone(void **state)
+{
+    (void)state;
+    uint8_t *alone, plane[W * H];
+    size_t n;
+    section_of(W, H, N, &alone, &n);
+    struct kni_hevc_encoder *e;
+    assert_int_equal(kni_hevc_encoder_open(&e, NULL), KN_OK);
+    uint8_t planes[3][W * H];
+    const uint8_t *in[3] = {planes[0], planes[1], planes[2]}, *other[3] = {plane, plane, plane};
+    const size_t strides[3] = {W, W, W};
+    for (int round = 0; round < 3; round++) {
+        assert_int_equal(kni_hevc_encode_begin(e, W, H, N, NULL), KN_OK);
+        memset(plane, 7 * round, sizeof plane);
+        assert_int_equal(kni_hevc_encode_picture(e, other, strides, NULL), KN_OK);
+        struct kni_container_writer w = {0};
+        assert_int_equal(kni_hevc_encode_begin(e, W, H, N, NULL), KN_OK);
+        for (uint32_t t = 0; t < N; t++) {
+            for (uint32_t k = 0; k < 3; k++)
+                for (uint32_t i = 0; i < W * H; i++)
+                    planes[k][i] = sample(t, k, i % W, i / W);
+            assert_int_equal(kni_hevc_encode_picture(e, in, strides, NULL), KN_OK);
+        }
+        assert_int_equal(kni_hevc_encode_end(e, &w, NULL), KN_OK);
+        assert_int_equal(w.used_bytes, n);
+        assert_memory_equal(w.data, alone, n);
+        kni_container_writer_fini(&w);
+    }
+    kni_hevc_encoder_close(&e);
+    free(alone);
+}
+
 static enum kn_status decode(const uint8_t *bytes, size_t n, uint32_t w, uint32_t h, uint32_t n_pictures)
 {
     struct kni_hevc_decoder *d = NULL;
@@ -291,7 +325,7 @@ static void threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bit_for_bit), cmocka_unit_test(second_opinion), cmocka_unit_test(wrong_expectations), cmocka_unit_test(cut_everywhere),
+        cmocka_unit_test(bit_for_bit), cmocka_unit_test(second_opinion), cmocka_unit_test(streams_stand_alone), cmocka_unit_test(wrong_expectations), cmocka_unit_test(cut_everywhere),
         cmocka_unit_test(refusal),     cmocka_unit_test(units),          cmocka_unit_test(flips),              cmocka_unit_test(threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
