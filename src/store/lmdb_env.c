@@ -22,7 +22,9 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -136,10 +138,15 @@ static int mend_length(struct kni_lmdb *db)
     uint64_t end = ((uint64_t)info.me_last_pgno + 1) * stat_.ms_psize;
     if ((uint64_t)st.st_size >= end)
         return 0;
-    if (db->read_only)
-        return MDB_CORRUPTED;
-    /* allocates without overwriting; another process may be writing there */
-    return posix_fallocate(fd, (off_t)(end - 1), 1) ? MDB_CORRUPTED : 0;
+    char path[PATH_MAX];
+    if (db->read_only) { /* a killed writer may have left it so, and looking must work: no byte that is there changes */
+        snprintf(path, sizeof path, "%s/data.mdb", db->path);
+        fd = open(path, O_WRONLY | O_CLOEXEC);
+    }
+    int rc = fd < 0 ? errno : posix_fallocate(fd, (off_t)(end - 1), 1); /* another process may be writing there: this overwrites nothing */
+    if (db->read_only && fd >= 0)
+        close(fd);
+    return rc ? MDB_CORRUPTED : 0;
 }
 
 static int create_tables(struct kni_lmdb *db, MDB_val *key)
@@ -167,6 +174,7 @@ static int open_tables(struct kni_lmdb *db, uint32_t *version)
     MDB_stat st;
     MDB_dbi top;
     *version = 0;
+    db->empty = false;
     int rc = mdb_txn_begin(db->env, NULL, MDB_RDONLY, &txn);
     if (rc)
         return rc;
@@ -178,10 +186,13 @@ static int open_tables(struct kni_lmdb *db, uint32_t *version)
         int rc2 = mdb_txn_commit(txn); /* commit, so that the table handles live on */
         return rc ? rc : rc2;
     }
-    bool fresh = rc == MDB_NOTFOUND && !db->read_only && !mdb_dbi_open(txn, NULL, 0, &top) && !mdb_stat(txn, top, &st) && !st.ms_entries;
+    bool fresh = rc == MDB_NOTFOUND && !mdb_dbi_open(txn, NULL, 0, &top) && !mdb_stat(txn, top, &st) && !st.ms_entries;
     mdb_txn_abort(txn);
     if (!fresh)
         return rc;
+    db->empty = db->read_only;
+    if (db->empty)
+        return 0;
     rc = create_tables(db, &key);
     *version = rc ? 0 : FORMAT_VERSION;
     return rc;
@@ -191,8 +202,14 @@ static int open_tables(struct kni_lmdb *db, uint32_t *version)
 static int open_env(struct kni_lmdb *db, const char **what, uint32_t *version)
 {
     unsigned flags = MDB_NOTLS | MDB_NOMETASYNC | (db->read_only ? MDB_RDONLY : 0);
+    char path[PATH_MAX];
+    struct stat st;
     int rc, dead;
     *version = 0;
+    snprintf(path, sizeof path, "%s/data.mdb", db->path);
+    db->empty = db->read_only && !stat(path, &st) && st.st_size == 0; /* LMDB would try to write its head */
+    if (db->empty)
+        return 0;
     for (;; db->map_bytes /= 2) {
         *what = "cannot open";
         if ((rc = mdb_env_create(&db->env)))
@@ -273,7 +290,9 @@ static enum kn_status share(struct kni_lmdb *db, bool read_only, uint64_t map_by
     int rc = 0;
     if (db->read_only && !read_only) {
         pthread_rwlock_wrlock(&db->map_lock);
-        mdb_env_close(db->env);
+        if (db->env)
+            mdb_env_close(db->env);
+        db->env = NULL;
         db->read_only = false;
         if ((rc = open_env(db, &what, &version))) { /* leave the first handle as it was */
             uint32_t unused;
@@ -339,9 +358,9 @@ int kni_lmdb_grow(struct kni_lmdb *db, uint64_t bytes)
 {
     int rc = 0;
     pthread_rwlock_wrlock(&db->map_lock);
-    if (!db->env)
+    if (!db->env && !db->empty)
         rc = MDB_PANIC;
-    else if (bytes > db->map_bytes && !(rc = mdb_env_set_mapsize(db->env, (size_t)bytes)))
+    else if (bytes > db->map_bytes && db->env && !(rc = mdb_env_set_mapsize(db->env, (size_t)bytes)))
         db->map_bytes = bytes;
     pthread_rwlock_unlock(&db->map_lock);
     return rc;
@@ -373,6 +392,10 @@ static int recover(struct kni_lmdb *db, int rc)
             rc = mdb_env_set_mapsize(db->env, (size_t)db->map_bytes);
         else if (!rc)
             db->map_bytes = info.me_mapsize;
+    } else if (rc == MDB_NOTFOUND) { /* perhaps its creator has finished by now */
+        rc = db->env ? open_tables(db, &version) : open_env(db, &what, &version);
+        if (!rc && db->empty)
+            rc = MDB_NOTFOUND;
     } else if (reopen) { /* a failed write of the meta page: only a fresh environment goes on */
         if (db->env)
             mdb_env_close(db->env);
@@ -390,16 +413,31 @@ int kni_lmdb_begin(struct kni_lmdb *db, bool write, MDB_txn **txn)
     *txn = NULL;
     for (int tries = 0;; tries++) {
         pthread_rwlock_rdlock(&db->map_lock);
-        int rc = db->env ? mdb_txn_begin(db->env, NULL, write ? 0 : MDB_RDONLY, txn) : MDB_PANIC;
+        int rc = db->empty ? MDB_NOTFOUND : !db->env ? MDB_PANIC : mdb_txn_begin(db->env, NULL, write ? 0 : MDB_RDONLY, txn);
         if (!rc)
             return 0;
         pthread_rwlock_unlock(&db->map_lock);
-        bool mendable = rc == MDB_READERS_FULL || rc == MDB_MAP_RESIZED || rc == MDB_PANIC;
+        bool mendable = rc == MDB_READERS_FULL || rc == MDB_MAP_RESIZED || rc == MDB_PANIC || rc == MDB_NOTFOUND;
         if (!mendable || tries == 4)
             return rc;
         if ((rc = recover(db, rc)))
             return rc;
     }
+}
+
+bool kni_lmdb_is_full(struct kni_lmdb *db, uint64_t n_bytes)
+{
+    struct statvfs disk;
+    struct stat st;
+    struct rlimit limit;
+    int fd = -1;
+    uint64_t need = n_bytes + (256u << 10); /* and some pages of the trees */
+    if (!statvfs(db->path, &disk) && (uint64_t)disk.f_bavail * disk.f_frsize < need)
+        return true;
+    pthread_rwlock_rdlock(&db->map_lock);
+    bool known = db->env && !mdb_env_get_fd(db->env, &fd) && !fstat(fd, &st);
+    pthread_rwlock_unlock(&db->map_lock);
+    return known && !getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY && (uint64_t)st.st_size + need > limit.rlim_cur;
 }
 
 int kni_lmdb_end(struct kni_lmdb *db, MDB_txn *txn, bool write, int rc)

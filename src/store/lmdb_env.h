@@ -22,6 +22,7 @@ struct kni_lmdb {
     pthread_rwlock_t map_lock;     /* shared: a transaction is open; exclusive: env, dbis, map_bytes may change */
     uint64_t map_bytes;
     bool read_only;
+    bool empty; /* read-only, and its creation was cut short or is under way: there are no tables yet */
     /* guarded by the registry's lock */
     char *path;
     dev_t dev;
@@ -36,7 +37,8 @@ enum kn_status kni_lmdb_open(struct kni_lmdb **out, const char *path, bool read_
 void kni_lmdb_close(struct kni_lmdb *db);
 
 /* Begins a transaction, following a map that another process has grown, clearing slots of dead readers, and reopening
- * after a failed write. Returns an LMDB code; on 0, kni_lmdb_end must follow on the same thread. */
+ * after a failed write. Returns an LMDB code; on 0, kni_lmdb_end must follow on the same thread. MDB_NOTFOUND: a store
+ * without tables, read-only, which is to say an empty one. */
 int kni_lmdb_begin(struct kni_lmdb *db, bool write, MDB_txn **txn);
 /* Commits (write) or ends the transaction. rc: what the caller has met so far; not 0 aborts. Returns the first LMDB code. */
 int kni_lmdb_end(struct kni_lmdb *db, MDB_txn *txn, bool write, int rc);
@@ -44,6 +46,10 @@ int kni_lmdb_end(struct kni_lmdb *db, MDB_txn *txn, bool write, int rc);
 int kni_lmdb_grow(struct kni_lmdb *db, uint64_t bytes);
 /* Frees the slots of readers whose process has died; they would pin old pages for ever. */
 void kni_lmdb_clear_readers(struct kni_lmdb *db);
+
+/* Whether writing n_bytes more would meet the end of the disk or of the file size that this process may write. LMDB calls
+ * a short write EIO, and a short write is how a full disk shows first. */
+bool kni_lmdb_is_full(struct kni_lmdb *db, uint64_t n_bytes);
 
 /* LMDB's or the system's code as a status; kni_lmdb_err also writes a sentence: what, where, why, what to do. */
 enum kn_status kni_lmdb_status(int rc);

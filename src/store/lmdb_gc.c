@@ -72,8 +72,8 @@ enum kn_status kni_lmdb_list(struct kn_store *store, const char *prefix, struct 
     MDB_txn *txn;
     list_init(out);
     int rc = kni_lmdb_begin(s->db, false, &txn);
-    if (rc)
-        return kni_lmdb_status(rc);
+    if (rc) /* MDB_NOTFOUND: no tables yet, an empty store */
+        return rc == MDB_NOTFOUND ? KN_OK : kni_lmdb_status(rc);
     rc = list_in(s->db, txn, prefix, out);
     kni_lmdb_end(s->db, txn, false, 0);
     return kni_lmdb_status(rc);
@@ -261,7 +261,7 @@ enum kn_status kni_lmdb_stat(struct kn_store *store, struct kn_store_stat *out)
     uint64_t n_free = 0;
     int rc = kni_lmdb_begin(s->db, false, &txn);
     if (rc)
-        return kni_lmdb_status(rc);
+        return rc == MDB_NOTFOUND ? KN_OK : kni_lmdb_status(rc);
     if (!(rc = walk(txn, s->db->manifest, count_row, &t)) && !(rc = find_orphans(s->db, txn, &o)) && !(rc = walk(txn, 0, count_free_pages, &n_free)) &&
         !(rc = mdb_env_info(s->db->env, &info)) && !(rc = mdb_env_stat(s->db->env, &st))) {
         out->n_orphans = o.n;

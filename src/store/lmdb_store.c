@@ -15,6 +15,7 @@
  */
 #include "store/lmdb_store.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -134,8 +135,8 @@ static enum kn_status store_lookup(struct kn_store *store, const struct kni_stor
     uint64_t now = store->wall_s();
     MDB_txn *txn;
     int rc = kni_lmdb_begin(s->db, false, &txn);
-    if (rc)
-        return kni_lmdb_err(err, s->db, "lookup", rc);
+    if (rc) /* MDB_NOTFOUND: no tables yet, so nothing is there */
+        return rc == MDB_NOTFOUND ? KN_OK : kni_lmdb_err(err, s->db, "lookup", rc);
     uint32_t i = 0;
     for (; i < n_keys; i++) {
         MDB_val key = val_of(keys[i].text), val;
@@ -275,6 +276,8 @@ static enum kn_status store_put(struct kn_store *store, const char *key, const s
         if (rc != MDB_MAP_FULL || tries == 5 || (rc = make_room(s, entry->n_bytes, tries)))
             break;
     }
+    if (rc == EIO && kni_lmdb_is_full(s->db, entry->n_bytes))
+        rc = ENOSPC;
     return rc ? kni_lmdb_err(err, s->db, "put", rc) : KN_OK;
 }
 

@@ -92,6 +92,43 @@ static void not_ours(void **state)
     folder_remove(&f);
 }
 
+/* A publisher died while it made the store: to a reader that is an empty one, and a writer makes it. */
+static void cut_creation(void **state)
+{
+    struct folder f;
+    char path[128];
+    struct kn_store_stat st;
+    struct kni_store_buf buf = {0};
+    MDB_env *env;
+    (void)state;
+    for (int stage = 0; stage < 2; stage++) {
+        folder_make(&f);
+        if (stage == 0) { /* the file has been opened, nothing written */
+            snprintf(path, sizeof path, "%s/data.mdb", f.path);
+            write_file(path, "", 0);
+        } else { /* LMDB has written its head, we have not made our tables */
+            assert_int_equal(mdb_env_create(&env), 0);
+            assert_int_equal(mdb_env_open(env, f.path, 0, 0666), 0);
+            mdb_env_close(env);
+        }
+        struct kn_store *reader = store_open(&f, 0, 0, true);
+        assert_int_equal(kn_store_stat(reader, &st), KN_OK);
+        assert_int_equal(st.n_chunks, 0);
+        assert_int_equal(kn_store_verify(reader, NULL, NULL), KN_OK);
+        assert_false(has(reader, 1, 2));
+        struct kni_store_key key;
+        test_key(1, 2, &key);
+        assert_int_equal(kni_store_get(reader, key.text, NULL, &buf, NULL), KN_E_NOT_FOUND);
+        struct kn_store *writer = store_open(&f, 0, 0, false);
+        assert_int_equal(try_put(writer, 1, 2), KN_OK);
+        assert_true(has(reader, 1, 2)); /* the reader that came too early sees it */
+        kn_store_close(&reader);
+        kn_store_close(&writer);
+        folder_remove(&f);
+    }
+    kni_store_buf_fini(&buf);
+}
+
 /* Both meta pages damaged; then a file that ends too early. Neither may crash, and a readable rest stays readable. */
 static void damaged_file(void **state)
 {
@@ -282,6 +319,7 @@ int main(void)
         cmocka_unit_test(urls),
         cmocka_unit_test(folders),
         cmocka_unit_test(not_ours),
+        cmocka_unit_test(cut_creation),
         cmocka_unit_test(damaged_file),
         cmocka_unit_test(no_permission),
         cmocka_unit_test(map_grows_in_another_process),
