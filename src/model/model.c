@@ -159,7 +159,7 @@ enum kn_status kn_model_open(struct kn_model **out, const struct kn_model_opts *
     if (status == KN_E_FORMAT)
         kni_err_set(err, status, "%s; give a GGUF model file", file_err.text);
     else if (status != KN_OK)
-        kni_err_set(err, status, "model: %s; check the path", file_err.text);
+        kni_err_set(err, status, "%s; check the path to the model", file_err.text);
     else
         status = load_model(m, opts->path, err);
     if (status != KN_OK)

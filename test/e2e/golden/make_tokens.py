@@ -11,10 +11,11 @@ control tokens as special added tokens. transformers' conversion of a GGUF is NO
 out and applies ByteLevel alone (the script counts the strings on which that differs).
 
 tokens.json: [{"text", "ids" (special tokens recognised), "plain" (not recognised; only where it differs)}].
-pretok.json: {name: [piece lengths in bytes of each string of tokens.json that is at most 120 bytes long]}, from the same
-library with each pre-tokenizer's published pattern. chat.json: conversations rendered by transformers' own template engine.
+pretok.json: {"strings": [indices into tokens.json], name: [piece lengths in bytes of each of these strings]}, from the same
+library with each pre-tokenizer's published pattern; short strings without characters that Unicode 14 leaves unassigned: the
+reference knows letters of later versions, PCRE2 10.42 does not. Python 3.11 has the tables of version 14. chat.json: conversations rendered by transformers' own template engine.
 """
-import json, os, random, sys
+import json, os, random, sys, unicodedata
 from gguf import GGUFReader
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers as pre
 
@@ -108,8 +109,10 @@ dump = lambda name, x: open(os.path.join(here, name), "w").write(x + "\n")
 dump("tokens.json", "[\n" + ",\n".join(json.dumps(e, separators=(",", ":")) for e in out) + "\n]")
 
 lengths = lambda p, s: [len(s[a:b].encode()) for _, (a, b) in p.pre_tokenize_str(s)]
-short = [s for s in texts if len(s.encode()) <= 120]
-dump("pretok.json", "{" + ",\n".join(json.dumps(n) + ":" + json.dumps([lengths(p, s) for s in short], separators=(",", ":")) for n, p in pretoks.items()) + "}")
+assert unicodedata.unidata_version == "14.0.0"
+chosen = [i for i, s in enumerate(texts) if len(s.encode()) <= 120 and not any(unicodedata.category(c) == "Cn" for c in s)]
+short = [texts[i] for i in chosen]
+dump("pretok.json", "{\"strings\":" + json.dumps(chosen, separators=(",", ":")) + ",\n" + ",\n".join(json.dumps(n) + ":" + json.dumps([lengths(p, s) for s in short], separators=(",", ":")) for n, p in pretoks.items()) + "}")
 
 from transformers import AutoTokenizer
 d, f = os.path.split(os.path.abspath(sys.argv[1]))

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening models: a tiny valid one in every tensor type, refusals by name, every header byte damaged, allocations failing.
+ * Files are written to the build's temporary folder.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "model/model.h"
+#include "support/tiny_model.h"
+
+static char path[64];
+
+static int setup(void **state)
+{
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/kn_model_test_XXXXXX");
+    int fd = mkstemp(path);
+    return fd < 0 ? -1 : close(fd);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return unlink(path);
+}
+
+static enum kn_status open_file(struct kn_model **m, struct kn_err *err)
+{
+    struct kn_model_opts o = {.size = sizeof o, .path = path};
+    memset(err, 0, sizeof *err);
+    return kn_model_open(m, &o, err);
+}
+
+/* Writes w's file, opens it, expects the status and both words in the sentence; frees w. */
+static void expect(struct kn_gguf_writer *w, enum kn_status status, const char *word, const char *word2)
+{
+    struct kn_model *m;
+    struct kn_err err;
+    kn_gguf_assemble(w);
+    assert_int_equal(kn_file_write(path, w->file.data, w->file.n), 0);
+    enum kn_status s = open_file(&m, &err);
+    if (s != status)
+        fail_msg("status %s, want %s: %s", kn_status_name(s), kn_status_name(status), err.text);
+    assert_int_equal(m == NULL, status != KN_OK);
+    if (status && (!strstr(err.text, path) || (word && !strstr(err.text, word)) || (word2 && !strstr(err.text, word2))))
+        fail_msg("\"%s\" does not name \"%s\", \"%s\"", err.text, word, word2);
+    kn_model_close(&m);
+    kn_gguf_writer_fini(w);
+}
+
+static void every_type(void **state)
+{
+    (void)state;
+    for (uint32_t type = 0; type < 32; type++) {
+        const struct kni_dtype_info *info = kni_dtype_get_info(type);
+        if (!info)
+            continue;
+        struct kn_tiny_opts o = {.type = type, .d_head = 64, .untied = type % 2, .seed = type};
+        struct kn_model *m;
+        struct kn_err err;
+        assert_int_equal(kn_tiny_model_write(path, &o), 0);
+        assert_int_equal(open_file(&m, &err), KN_OK);
+        const struct kn_model_info *i = kn_model_info(m);
+        assert_string_equal(i->quant, info->name);
+        assert_true(i->n_layer == 3 && i->n_head == 4 && i->n_kv_head == 2 && i->d_head == 64 && i->n_embd == 256 && i->n_ff == 256 && i->n_ctx_train == 512);
+        assert_int_equal(i->n_vocab, kn_tiny_n_vocab());
+        assert_int_equal(i->kv_bytes_per_token, 3 * 2 * 2 * 64 * 2);
+        assert_int_equal(i->n_tensors, 3 * 9 + 2 + o.untied);
+        uint64_t params = (uint64_t)256 * i->n_vocab * (1 + o.untied) + 256 + 3 * (2 * 256 + 2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 256);
+        assert_int_equal(i->n_params, params);
+        assert_true((m->output == m->tok_embd) == !o.untied);
+        assert_int_equal(m->hparams.rope_style, KNI_ROPE_STYLE_NORM);
+        assert_int_equal(m->hparams.rope_dim, 64);
+        for (uint32_t l = 0; l < 3; l++) {
+            const struct kni_layer *y = &m->layers[l];
+            assert_true(y->attn_norm && y->wq && y->wk && y->wv && y->wo && y->ffn_norm && y->w_gate && y->w_up && y->w_down);
+            assert_true(y->wk->ne[0] == 256 && y->wk->ne[1] == 128 && y->wk->type == (enum kni_dtype)type && y->ffn_norm->type == KNI_DTYPE_F32);
+        }
+        struct kn_tensor_info t;
+        uint64_t bytes = 0;
+        for (uint32_t k = 0; k < i->n_tensors; k++) {
+            assert_int_equal(kn_model_get_tensor(m, k, &t), KN_OK);
+            assert_true(t.file_offset + t.n_bytes <= i->file_bytes);
+            bytes += t.n_bytes;
+        }
+        assert_true(bytes < i->file_bytes && bytes > i->n_params / 3);
+        assert_int_equal(kn_model_get_tensor(m, i->n_tensors, &t), KN_E_ARG);
+        struct kn_model *other = kni_model_ref(m);
+        kn_model_close(&m);
+        assert_null(m);
+        assert_string_equal(kn_model_info(other)->arch, "llama"); /* still alive */
+        kn_model_close(&other);
+        kn_model_close(&other);
+        kn_model_close(NULL);
+    }
+}
+
+static void file_errors(void **state)
+{
+    (void)state;
+    struct kn_model *m = (struct kn_model *)(uintptr_t)1;
+    struct kn_err err = {0};
+    struct kn_model_opts o = {.size = sizeof o, .path = "/nonexistent/model.gguf"};
+    assert_int_equal(kn_model_open(&m, &o, &err), KN_E_NOT_FOUND);
+    assert_null(m);
+    assert_non_null(strstr(err.text, "/nonexistent/model.gguf"));
+    assert_non_null(strstr(err.text, "check the path"));
+    o.path = "/tmp";
+    assert_int_equal(kn_model_open(&m, &o, &err), KN_E_FORMAT);
+    assert_non_null(strstr(err.text, "not a regular file"));
+    assert_int_equal(kn_model_open(&m, &o, NULL), KN_E_FORMAT);
+    assert_int_equal(kn_file_write(path, "", 0), 0);
+    assert_int_equal(open_file(&m, &err), KN_E_FORMAT);
+    assert_non_null(strstr(err.text, "empty"));
+    assert_int_equal(kn_file_write(path, "#!/bin/sh\necho hello, this is a script\n", 39), 0);
+    assert_int_equal(open_file(&m, &err), KN_E_FORMAT);
+    assert_non_null(strstr(err.text, "not the start of a GGUF file"));
+    o.path = NULL;
+    assert_int_equal(kn_model_open(&m, &o, &err), KN_E_ARG);
+    o = (struct kn_model_opts){.path = path}; /* size forgotten */
+    assert_int_equal(kn_model_open(&m, &o, &err), KN_E_ARG);
+    assert_int_equal(kn_model_open(&m, NULL, &err), KN_E_ARG);
+    assert_int_equal(kn_model_open(NULL, NULL, &err), KN_E_ARG);
+}
+
+/* Finds the length-prefixed string in the metadata and returns the byte behind it. */
+static uint8_t *behind(struct kn_gguf_writer *w, const char *key)
+{
+    size_t n = strlen(key);
+    for (size_t i = 8; i + n <= w->kv.n; i++) {
+        uint64_t length;
+        memcpy(&length, w->kv.data + i - 8, 8);
+        if (length == n && !memcmp(w->kv.data + i, key, n))
+            return w->kv.data + i + n;
+    }
+    fail_msg("no key %s", key);
+    return NULL;
+}
+
+static void metadata(void **state)
+{
+    (void)state;
+    struct kn_gguf_writer w = {0};
+    struct kn_tiny_opts o = {.arch = "gemma2"};
+    kn_tiny_model_build(&w, &o);
+    expect(&w, KN_E_UNSUPPORTED, "gemma2", "llama");
+    o = (struct kn_tiny_opts){.pre = "superbpe"};
+    kn_tiny_model_build(&w, &o);
+    expect(&w, KN_E_UNSUPPORTED, "superbpe", "smollm");
+    kn_tiny_model_build(&w, NULL);
+    memcpy(behind(&w, "tokenizer.ggml.model") + 12, "bert", 4);
+    expect(&w, KN_E_UNSUPPORTED, "bert", "gpt2");
+
+    static const struct { const char *key; uint32_t value; } bad[] = {
+        {"llama.block_count", 0},          {"llama.block_count", 1025},        {"llama.block_count", UINT32_MAX},   {"llama.context_length", 0},
+        {"llama.context_length", 1u << 25}, {"llama.embedding_length", 0},     {"llama.embedding_length", 1u << 17}, {"llama.feed_forward_length", 0},
+        {"llama.feed_forward_length", UINT32_MAX}, {"llama.attention.head_count", 0}, {"llama.attention.head_count", 2000}, {"llama.attention.head_count_kv", 0},
+        {"llama.rope.dimension_count", 0}, {"llama.vocab_size", 77},
+    };
+    for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++) {
+        kn_tiny_model_build(&w, NULL);
+        memcpy(behind(&w, bad[i].key) + 4, &bad[i].value, 4);
+        expect(&w, KN_E_FORMAT, bad[i].key, NULL);
+    }
+    static const struct { const char *key; uint32_t value; const char *word; } clash[] = {
+        {"llama.block_count", 4, "blk.3."},           {"llama.embedding_length", 256, "token_embd"}, {"llama.feed_forward_length", 64, "ffn_gate"},
+        {"llama.attention.head_count_kv", 3, "heads"}, {"llama.attention.head_count_kv", 4, "attn_k"}, {"llama.rope.dimension_count", 34, "rotate"},
+        {"llama.rope.dimension_count", 31, "rotate"},
+    };
+    for (unsigned i = 0; i < sizeof clash / sizeof *clash; i++) {
+        kn_tiny_model_build(&w, NULL);
+        memcpy(behind(&w, clash[i].key) + 4, &clash[i].value, 4);
+        expect(&w, KN_E_FORMAT, clash[i].word, NULL);
+    }
+    static const float epsilons[] = {0, -1, 1, NAN, INFINITY};
+    for (unsigned i = 0; i < 5; i++) {
+        kn_tiny_model_build(&w, NULL);
+        memcpy(behind(&w, "llama.attention.layer_norm_rms_epsilon") + 4, &epsilons[i], 4);
+        expect(&w, KN_E_FORMAT, "layer_norm_rms_epsilon", NULL);
+    }
+    static const char *const needed[] = {"general.architecture", "llama.block_count", "llama.attention.layer_norm_rms_epsilon", "tokenizer.ggml.model",
+                                         "tokenizer.ggml.tokens", "tokenizer.ggml.merges"};
+    for (unsigned i = 0; i < sizeof needed / sizeof *needed; i++) { /* a key of another name is a missing key */
+        kn_tiny_model_build(&w, NULL);
+        behind(&w, needed[i])[-1] ^= 1;
+        expect(&w, KN_E_FORMAT, needed[i], "missing");
+    }
+    kn_tiny_model_build(&w, NULL);
+    *behind(&w, "llama.block_count") = KN_GGUF_F32;
+    expect(&w, KN_E_FORMAT, "llama.block_count", "integer");
+}
+
+static void features(void **state)
+{
+    (void)state;
+    struct kn_gguf_writer w = {0};
+    static const char *const counts[] = {"llama.expert_count", "llama.attention.sliding_window"};
+    for (unsigned i = 0; i < 2; i++) {
+        kn_tiny_model_build(&w, NULL);
+        kn_gguf_put_u32(&w, counts[i], 8);
+        expect(&w, KN_E_UNSUPPORTED, counts[i], NULL);
+        kn_tiny_model_build(&w, NULL);
+        kn_gguf_put_u32(&w, counts[i], 0);
+        expect(&w, KN_OK, NULL, NULL);
+    }
+    kn_tiny_model_build(&w, NULL);
+    kn_gguf_put_str(&w, "llama.rope.scaling.type", "yarn");
+    expect(&w, KN_E_UNSUPPORTED, "rope.scaling.type", "yarn");
+    kn_tiny_model_build(&w, NULL);
+    kn_gguf_put_str(&w, "llama.rope.scaling.type", "none");
+    expect(&w, KN_OK, NULL, NULL);
+    kn_tiny_model_build(&w, NULL);
+    kn_gguf_put_u32(&w, "llama.attention.value_length", 64);
+    expect(&w, KN_E_UNSUPPORTED, "64", NULL);
+    /* A tensor that would be left out of the sum. */
+    static const char *const extra[] = {"blk.0.attn_q.bias", "rope_freqs.weight", "blk.3.attn_norm.weight"};
+    float data[128] = {0};
+    uint64_t ne[1] = {128};
+    for (unsigned i = 0; i < 3; i++) {
+        kn_tiny_model_build(&w, NULL);
+        kn_gguf_put_tensor(&w, extra[i], KNI_DTYPE_F32, 1, ne, data, sizeof data);
+        expect(&w, KN_E_UNSUPPORTED, extra[i], "not part of");
+    }
+    kn_tiny_model_build(&w, NULL); /* a renamed tensor is a missing one */
+    uint8_t *name = memmem(w.infos.data, w.infos.n, "blk.1.ffn_up.weight", 19);
+    assert_non_null(name);
+    name[4] = '7';
+    expect(&w, KN_E_FORMAT, "blk.1.ffn_up.weight", "missing");
+    struct kn_tiny_opts half = {.type = KNI_DTYPE_F16};
+    kn_tiny_model_build(&w, &half); /* norms must be F32 */
+    name = memmem(w.infos.data, w.infos.n, "output_norm.weight", 18);
+    assert_non_null(name);
+    uint32_t f16 = KNI_DTYPE_F16;
+    memcpy(name + 18 + 4 + 8, &f16, 4);
+    expect(&w, KN_E_UNSUPPORTED, "output_norm.weight", "F32");
+}
+
+static void tokenizer_errors(void **state)
+{
+    (void)state;
+    struct kn_gguf_writer w = {0};
+    uint32_t big = 100000, zero = 0;
+    kn_tiny_model_build(&w, NULL);
+    memcpy(behind(&w, "tokenizer.ggml.eos_token_id") + 4, &big, 4);
+    expect(&w, KN_E_FORMAT, "tokenizer.ggml.eos_token_id", "100000");
+    kn_tiny_model_build(&w, NULL);
+    memcpy(behind(&w, "tokenizer.ggml.token_type") + 16, &big, 4);
+    expect(&w, KN_E_FORMAT, "token 0", "100000");
+    kn_tiny_model_build(&w, NULL);
+    memcpy(behind(&w, "tokenizer.ggml.token_type") + 20, &zero, 4);
+    expect(&w, KN_E_FORMAT, "token 1", NULL);
+    static const char *const merges[] = {"h x", "hxx", " he", "he ", "\x01 h"}; /* in place of "h e", the third entry */
+    for (unsigned i = 0; i < 5; i++) {
+        kn_tiny_model_build(&w, NULL);
+        memcpy(behind(&w, "h e") - 3, merges[i], 3);
+        expect(&w, KN_E_FORMAT, "entry 2", "tokenizer.ggml.merges");
+    }
+}
+
+static void fingerprint(void **state)
+{
+    (void)state;
+    uint8_t first[16];
+    struct kn_model *m;
+    struct kn_err err;
+    struct kn_tiny_opts o = {.seed = 1};
+    for (unsigned i = 0; i < 4; i++) {
+        struct kn_gguf_writer w = {0};
+        o.seed = i == 1 ? 2 : 1;
+        kn_tiny_model_build(&w, &o);
+        if (i == 2) /* the last byte of the last tensor */
+            w.file.data[w.file.n - 1] ^= 1;
+        if (i == 3) /* the file's size alone */
+            kn_bytes_put(&w.file, "\0", 1);
+        assert_int_equal(kn_file_write(path, w.file.data, w.file.n), 0);
+        kn_gguf_writer_fini(&w);
+        assert_int_equal(open_file(&m, &err), KN_OK);
+        if (!i)
+            memcpy(first, kn_model_info(m)->fingerprint, 16);
+        else
+            assert_memory_not_equal(first, kn_model_info(m)->fingerprint, 16);
+        kn_model_close(&m);
+    }
+    o.seed = 1;
+    assert_int_equal(kn_tiny_model_write(path, &o), 0);
+    assert_int_equal(open_file(&m, &err), KN_OK);
+    assert_memory_equal(first, kn_model_info(m)->fingerprint, 16);
+    kn_model_close(&m);
+}
+
+/* Two values in place of every header byte: opening ends in success or in a sentence that names the file. */
+static void flipped(void **state)
+{
+    (void)state;
+    struct kn_gguf_writer w = {0};
+    struct kn_tiny_opts o = {.n_layer = 1, .n_head = 1, .n_kv_head = 1, .n_ff = 32};
+    kn_tiny_model_build(&w, &o);
+    assert_int_equal(kn_file_write(path, w.file.data, w.file.n), 0);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    setvbuf(f, NULL, _IONBF, 0);
+    unsigned refused = 0, accepted = 0;
+    for (size_t i = 0; i < w.data_at; i++)
+        for (unsigned k = 0; k < 2; k++) {
+            struct kn_model *m;
+            struct kn_err err;
+            uint8_t value = k ? 0xff : (uint8_t)(w.file.data[i] ^ 1u << i % 8);
+            assert_int_equal(pwrite(fileno(f), &value, 1, (off_t)i), 1);
+            enum kn_status s = open_file(&m, &err);
+            if (s == KN_OK) {
+                int32_t ids[64];
+                size_t n = 64;
+                assert_int_equal(kn_model_tokenize(m, "the <|im_end|> in 12", 20, KN_TOKENIZE_SPECIAL, ids, &n), KN_OK);
+                accepted++;
+            } else {
+                assert_true(s == KN_E_FORMAT || s == KN_E_UNSUPPORTED);
+                assert_non_null(strstr(err.text, path));
+                refused++;
+            }
+            kn_model_close(&m);
+            assert_int_equal(pwrite(fileno(f), &w.file.data[i], 1, (off_t)i), 1);
+        }
+    fclose(f);
+    kn_gguf_writer_fini(&w);
+    assert_true(refused > 1000 && accepted > 100);
+}
+
+static void out_of_memory(void **state)
+{
+    (void)state;
+    assert_int_equal(kn_tiny_model_write(path, NULL), 0);
+    uint64_t before = kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes;
+    unsigned failed = 0;
+    for (uint64_t n = 1;; n++) {
+        struct kn_model *m;
+        struct kn_err err;
+        int32_t ids[64];
+        size_t count = 64;
+        kni_alloc_fault_arm(n, true);
+        enum kn_status s = open_file(&m, &err);
+        if (s == KN_OK)
+            s = kn_model_tokenize(m, "the brown 12 foxes", 18, 0, ids, &count);
+        bool hit = kni_alloc_fault_hit();
+        kni_alloc_fault_arm(0, false);
+        kn_model_close(&m);
+        assert_int_equal(s, hit ? KN_E_NOMEM : KN_OK);
+        assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes, before); /* no leak on any way out */
+        if (!hit)
+            break;
+        failed++;
+    }
+    assert_true(failed > 8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_type), cmocka_unit_test(file_errors), cmocka_unit_test(metadata), cmocka_unit_test(features),
+        cmocka_unit_test(tokenizer_errors), cmocka_unit_test(fingerprint), cmocka_unit_test(flipped), cmocka_unit_test(out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
