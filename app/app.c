@@ -154,16 +154,17 @@ static void log_line(void *user, enum kn_log_level level, const char *area, cons
 {
     static const char *const names[] = {"debug", "info", "warning", "error"};
     (void)user;
+    if (level < log_lowest || level > KN_LOG_LEVEL_ERROR)
+        return;
     if (level >= KN_LOG_LEVEL_WARN)
         atomic_fetch_add_explicit(&log_count, 1, memory_order_relaxed); /* a counter only: orders nothing */
-    if (level >= log_lowest && level <= KN_LOG_LEVEL_ERROR)
-        fprintf(stderr, "kinema: %s: %s: %s\n", names[level], area, text);
+    fprintf(stderr, "kinema: %s: %s: %s\n", names[level], area, text);
 }
 
 void kn_app_log_to_stderr(enum kn_log_level lowest)
 {
     log_lowest = lowest;
-    kn_log_set(log_line, NULL, lowest < KN_LOG_LEVEL_WARN ? lowest : KN_LOG_LEVEL_WARN);
+    kn_log_set(log_line, NULL, lowest);
 }
 
 uint64_t kn_app_log_count(void)
@@ -382,10 +383,10 @@ json_t *kn_app_json_machine(void)
     return machine;
 }
 
-void kn_app_json_print(const json_t *object, void *stdio_file)
+bool kn_app_json_print(const json_t *object, FILE *out)
 {
-    json_dumpf(object, stdio_file, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    fputc('\n', stdio_file);
+    bool bad = json_dumpf(object, out, JSON_REAL_PRECISION(9)) != 0;
+    return fputc('\n', out) != EOF && !fflush(out) && !bad;
 }
 
 const char *kn_app_bytes_text(double bytes)

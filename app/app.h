@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <jansson.h>
 #include <kinema/kinema.h>
@@ -44,7 +45,7 @@ int kn_app_usage_error(const char *command, const char *format, ...) __attribute
 int kn_app_fail(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Routes the library's log to stderr from level lowest on. */
 void kn_app_log_to_stderr(enum kn_log_level lowest);
-/* Number of library warnings and errors that were logged so far. */
+/* Number of library warnings and errors that were shown so far. */
 uint64_t kn_app_log_count(void);
 
 /* ---- progress: one line on stderr that rewrites itself, only on a terminal */
@@ -75,8 +76,8 @@ size_t kn_app_utf8_complete(const char *text, size_t n_bytes);
 json_t *kn_app_json_text(const char *text, size_t n_bytes);
 /* {"cpu": "...", "cores": n}: the machine as benchmarks print it. */
 json_t *kn_app_json_machine(void);
-/* Prints an object to out, keys in the order of insertion, and a newline. */
-void kn_app_json_print(const json_t *object, void *stdio_file);
+/* Prints an object on one line, keys in the order of insertion. false when the file cannot be written. */
+bool kn_app_json_print(const json_t *object, FILE *out);
 /* "1.2 MB" with decimal units, into a static ring of buffers: good for one printf. */
 const char *kn_app_bytes_text(double bytes);
 

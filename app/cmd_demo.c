@@ -26,7 +26,6 @@
 
 enum { N_PRESETS = 2, CHUNK_TOKENS = 256 };
 static const char *const preset_names[N_PRESETS] = {"exact", "tiles"};
-static const char program[] = "/proc/self/exe";
 static const char first_question[] = "In one sentence: what is this text about?";
 static const char second_question[] = "Which command moves the cursor one word forward?";
 
@@ -35,7 +34,7 @@ struct demo {
     const char *questions[2];
     uint32_t document_tokens;
     bool wanted[N_PRESETS], help;
-    char model[4096], source[4096];
+    char program[4096], model[4096], source[4096];
     char folder[256]; /* temporary: document, store */
     char document[320], store[4200];
     size_t n_document;
@@ -164,7 +163,7 @@ static json_t *ask(struct demo *d, const char *question, const char *with_store,
             kn_child_add(&c, store[i]);
     }
     fprintf(stderr, "demo: %s\n", what);
-    return kn_child_json("demo", program, &c);
+    return kn_child_json("demo", d->program, &c);
 }
 
 static double number(const json_t *o, const char *key)
@@ -322,6 +321,11 @@ static int demonstrate(struct demo *d)
     struct kn_err err = {0};
     json_t *all = NULL;
     struct kn_model_opts mo = {.size = sizeof mo, .path = d->model};
+    ssize_t n = readlink("/proc/self/exe", d->program, sizeof d->program - 1); /* a real path: plugins are sought beside it */
+    if (n <= 0) {
+        kn_app_fail("demo", "cannot find the program itself: %s", strerror(errno));
+        goto done;
+    }
     if (!make_folder(d))
         goto done;
     if (kn_model_open(&model, &mo, &err)) {
@@ -346,9 +350,8 @@ static int demonstrate(struct demo *d)
     exit_status = KN_APP_EXIT_OK;
     if (d->json_path) {
         FILE *out = fopen(d->json_path, "w");
-        if (out)
-            kn_app_json_print(all, out);
-        if (!out || ferror(out) | fclose(out))
+        bool written = out && kn_app_json_print(all, out);
+        if (!out || fclose(out) || !written)
             exit_status = kn_app_fail("demo", "cannot write %s: %s", d->json_path, strerror(errno));
     }
     if (d->exact_differs)

@@ -162,7 +162,7 @@ static enum kn_status open_all(struct run *r)
     if (s) {
         failed(r, s);
         size_t n = strlen(r->err.text);
-        if (s == KN_E_IO)
+        if (s == KN_E_IO || s == KN_E_NOT_FOUND)
             snprintf(r->err.text + n, sizeof r->err.text - n, "; `make model` in Kinema's sources downloads the demo model");
         return s;
     }
@@ -198,7 +198,7 @@ static void finish_publishing(struct run *r)
         return;
     r->publish_status = kn_engine_flush(r->engine, 0);
     kn_engine_get_stats(r->engine, &r->engine_stats);
-    if (r->publish_status)
+    if (r->publish_status && !kn_app_log_count()) /* else the library has said it, in more detail */
         fprintf(stderr, "kinema run: the prefix was not published: %s (store %s); the answer is not affected\n",
                 kn_status_message(r->publish_status), r->opts.engine.store_url);
 }

@@ -100,8 +100,8 @@ status=0
 [ "$(json "$work/one.json" 'o["generated_tokens"] == len(o["tokens"]) and 0 < o["generated_tokens"] <= 12 and o["error"] is None')" = true ] ||
   fail "the JSON's counts do not fit: $(cat "$work/one.json")"
 echo "Say hello." | "$bin" run -m "$model" -n 12 - --json >"$work/two.json"
-"$bin" run -m "$model" -n 12 -p "Say hello." --json --chunk 7 -t 1 >"$work/three.json"
-same "$work/one.json" "$work/three.json" 'o["tokens"]' "another chunk size"
+"$bin" run -m "$model" -n 12 -p "Say hello." --json -t 1 >"$work/three.json"
+same "$work/one.json" "$work/three.json" 'o["tokens"]' "another number of threads"
 [ "$(json "$work/two.json" 'o["error"]')" = null ] || fail "the standard input is no prompt"
 
 # ---- a text that spells a control token stays text: it cannot end the user's turn
