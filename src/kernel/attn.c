@@ -191,33 +191,38 @@ void kni_attn_mix16_bf16_ref(float *o, const float *p, size_t ldp, const uint16_
     mix16(o, p, ldp, v, n_keys, group, d_head, kni_bf16_to_f32);
 }
 
+/* Score of position pos. */
+static double score_ref(const struct kni_attn_args *a, const float *q, uint32_t pos, float (*load)(uint16_t))
+{
+    const uint16_t *k = kni_kv_row(a->kv, a->layer, 0, a->kv_head, pos);
+    double dot = 0;
+    for (uint32_t i = 0; i < a->kv->layout.d_head; i++)
+        dot += (double)q[i] * (double)load(k[i]);
+    return dot * (double)a->scale;
+}
+
 void kni_attn_ref(const struct kni_attn_args *a)
 {
+    enum { PIECE = 64 }; /* components of the mean at a time */
     uint32_t d = a->kv->layout.d_head;
     float (*load)(uint16_t) = a->kv->layout.type == KN_KV_TYPE_F16 ? kni_f16_to_f32 : kni_bf16_to_f32;
     for (uint32_t g = 0; g < a->group; g++) {
         const float *q = a->q + (size_t)g * d;
-        float *out = a->out + (size_t)g * d;
-        double max = -INFINITY, sum = 0, dot;
-        for (int pass = 0; pass < 2; pass++)
+        double max = -INFINITY;
+        for (uint32_t pos = 0; pos <= a->first_pos; pos++)
+            max = fmax(max, score_ref(a, q, pos, load));
+        for (uint32_t i0 = 0; i0 < d; i0 += PIECE) {
+            uint32_t n = d - i0 < PIECE ? d - i0 : PIECE;
+            double mean[PIECE] = {0}, sum = 0;
             for (uint32_t pos = 0; pos <= a->first_pos; pos++) {
-                const uint16_t *k = kni_kv_row(a->kv, a->layer, 0, a->kv_head, pos);
-                dot = 0;
-                for (uint32_t i = 0; i < d; i++)
-                    dot += (double)q[i] * (double)a->scale * (double)load(k[i]);
-                max = !pass && dot > max ? dot : max;
-                sum += pass ? exp(dot - max) : 0;
+                const uint16_t *v = kni_kv_row(a->kv, a->layer, 1, a->kv_head, pos) + i0;
+                double p = exp(score_ref(a, q, pos, load) - max);
+                sum += p;
+                for (uint32_t i = 0; i < n; i++)
+                    mean[i] += p * (double)load(v[i]);
             }
-        for (uint32_t i = 0; i < d; i++) {
-            double mean = 0;
-            for (uint32_t pos = 0; pos <= a->first_pos; pos++) {
-                const uint16_t *k = kni_kv_row(a->kv, a->layer, 0, a->kv_head, pos);
-                dot = 0;
-                for (uint32_t j = 0; j < d; j++)
-                    dot += (double)q[j] * (double)a->scale * (double)load(k[j]);
-                mean += exp(dot - max) / sum * (double)load(kni_kv_row(a->kv, a->layer, 1, a->kv_head, pos)[i]);
-            }
-            out[i] = (float)mean;
+            for (uint32_t i = 0; i < n; i++)
+                a->out[(size_t)g * d + i0 + i] = (float)(mean[i] / sum);
         }
     }
 }

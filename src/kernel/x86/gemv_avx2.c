@@ -9,6 +9,7 @@
 #if defined(__x86_64__)
 #include "kernel/x86/vec_avx2.h"
 
+#define PREFETCH_BYTES 2048
 #define INLINE static inline __attribute__((always_inline))
 
 typedef void (*block_fn)(const uint8_t *p, __m256 out[4]);
@@ -40,6 +41,7 @@ INLINE void rows(const struct kni_gemv_args *a, block_fn block, uint32_t block_b
         acc[i] = _mm256_setzero_ps();
     for (uint32_t i = 0; i < a->n_in; i += 32, w += block_bytes) {
         __m256 v[4];
+        _mm_prefetch((const char *)w + PREFETCH_BYTES, _MM_HINT_T0);
         for (uint32_t j = 0; j < n_w; j++) {
             block(w + j * a->row_bytes, v);
             feed(acc + 2 * j * n_x, v, x + i, a->ldx, n_x);

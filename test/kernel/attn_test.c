@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention tiles and parts against the plain form in double, over pools whose unused slots hold NaN.
+ *
+ * Budget: scores are sums of d_head products (relative error d * eps of sum |q k|, at most 3 here), probabilities inherit
+ * that absolute error, and the weighted mean of values up to 2 rounds n_keys more times: 2e-5 covers it with d up to 256;
+ * measured maxima are near 1e-6.
+ */
+#include "check.h"
+
+#define BUDGET 2e-5
+
+struct fixture {
+    struct kni_kv_view kv;
+    uint32_t *table;
+    uint16_t *base;
+    float *q, *out, *scratch;
+    uint32_t group, n_tokens, n_pos;
+    size_t ldq;
+};
+
+static void make(struct fixture *f, enum kn_kv_type type, uint32_t d, uint32_t group, uint32_t n_pos, float k_scale)
+{
+    uint32_t n_blocks = (n_pos + 15) / 16, n_head = 2;
+    *f = (struct fixture){.group = group, .n_pos = n_pos, .ldq = (size_t)n_head * group * d};
+    struct kni_kv_layout l = {.n_layer = 2, .n_kv_head = n_head, .d_head = d, .type = type};
+    f->table = guarded(n_blocks * sizeof *f->table);
+    f->base = guarded((n_blocks + 1) * kni_kv_block_bytes(&l));
+    memset(f->base, 0xff, (n_blocks + 1) * kni_kv_block_bytes(&l)); /* NaN in both types */
+    for (uint32_t i = 0; i < n_blocks; i++)
+        f->table[i] = n_blocks - i; /* block 0 of the pool is nobody's */
+    f->kv = (struct kni_kv_view){.layout = l, .base = f->base, .block_ids = f->table, .n_blocks = n_blocks};
+    for (uint32_t pos = 0; pos < n_pos; pos++)
+        for (uint32_t i = 0; i < d; i++) {
+            float k = rnd_unit() * k_scale, v = rnd_unit() * 2;
+            check_tables[0].to_half[type](kni_kv_row(&f->kv, 1, 0, 1, pos) + i, &k, 1);
+            check_tables[0].to_half[type](kni_kv_row(&f->kv, 1, 1, 1, pos) + i, &v, 1);
+        }
+    f->q = floats(n_pos * f->ldq);
+    f->out = floats(n_pos * f->ldq);
+    f->scratch = floats(kni_attn_scratch_floats(group, d));
+    fill(f->q, n_pos * f->ldq, PATTERN_RANDOM);
+}
+
+static void drop(struct fixture *f)
+{
+    guarded_check_free(f->table);
+    guarded_check_free(f->base);
+    guarded_check_free(f->q);
+    guarded_check_free(f->out);
+    guarded_check_free(f->scratch);
+}
+
+/* Arguments for tokens from first on; KV head 1 of 2. */
+static struct kni_attn_args args(struct fixture *f, int v, uint32_t first, uint32_t n, float *out)
+{
+    size_t at = first * f->ldq + (size_t)f->group * f->kv.layout.d_head;
+    return (struct kni_attn_args){.kernels = &check_tables[v], .kv = &f->kv, .layer = 1, .kv_head = 1, .group = f->group,
+        .scale = 1.0f / sqrtf((float)f->kv.layout.d_head), .q = f->q + at, .ldq = f->ldq, .out = out + at, .ldo = f->ldq, .n_tokens = n, .first_pos = first, .scratch = f->scratch};
+}
+
+static void tiles(struct fixture *f, int v, uint32_t step, float *out)
+{
+    for (uint32_t t = 0; t < f->n_pos; t += step) {
+        struct kni_attn_args a = args(f, v, t, f->n_pos - t < step ? f->n_pos - t : step, out);
+        kni_attn_tile(&a);
+    }
+}
+
+static void compare(struct fixture *f, const float *out, uint32_t pos, const char *what)
+{
+    size_t n = (size_t)f->group * f->kv.layout.d_head, at = pos * f->ldq + n;
+    float *want = floats(f->n_pos * f->ldq);
+    struct kni_attn_args a = args(f, 0, pos, 1, want);
+    kni_attn_ref(&a);
+    for (size_t i = 0; i < n; i++)
+        CHECK_NEAR(out[at + i], want[at + i], BUDGET, "%s d %u group %u pos %u of %u component %zu", what, f->kv.layout.d_head, f->group, pos, f->n_pos, i);
+    guarded_check_free(want);
+}
+
+static const uint32_t ds[] = {8, 24, 64, 80, 128, 256}, groups[] = {1, 2, 3, 5, 8}, lengths[] = {1, 2, 15, 16, 17, 63, 128, 129, 200, 300};
+
+static void tiles_are_right(void **state)
+{
+    (void)state;
+    for (int v = 0; v < 2; v++)
+        for (unsigned i = 0; i < 6; i++)
+            for (unsigned g = 0; g < 5; g++)
+                for (int type = 0; type < 2; type++) {
+                    struct fixture f;
+                    uint32_t n = lengths[rnd() % 10], most = kni_attn_tile_tokens(groups[g]);
+                    make(&f, (enum kn_kv_type)type, ds[i], groups[g], n, 2);
+                    tiles(&f, v, 1 + rnd() % most, f.out);
+                    compare(&f, f.out, n - 1, check_names[v]);
+                    compare(&f, f.out, rnd() % n, check_names[v]);
+                    for (uint32_t t = 0; t < n; t++) /* the other head's outputs are untouched */
+                        for (uint32_t c = 0; c < groups[g] * ds[i]; c++)
+                            assert_true(f.out[t * f.ldq + c] == 0);
+                    drop(&f);
+                }
+}
+
+static void every_position_at_one_shape(void **state)
+{
+    (void)state;
+    struct fixture f;
+    make(&f, KN_KV_TYPE_F16, 64, 3, 290, 2);
+    for (int v = 0; v < 2; v++) {
+        tiles(&f, v, 64, f.out);
+        for (uint32_t t = 0; t < 290; t += 1 + t % 7)
+            compare(&f, f.out, t, check_names[v]);
+    }
+    drop(&f);
+}
+
+/* Same bits however tokens are grouped into tiles. */
+static void tiles_do_not_depend_on_the_chunk(void **state)
+{
+    (void)state;
+    for (int v = 0; v < 2; v++)
+        for (int type = 0; type < 2; type++) {
+            struct fixture f;
+            make(&f, (enum kn_kv_type)type, 40, 3, 277, 2);
+            float *other = floats(277 * f.ldq);
+            tiles(&f, v, 64, f.out);
+            for (uint32_t step = 1; step < 64; step += 5) {
+                memset(other, 0, 277 * f.ldq * sizeof *other);
+                tiles(&f, v, step, other);
+                assert_memory_equal(other, f.out, 277 * f.ldq * sizeof *other);
+            }
+            guarded_check_free(other);
+            drop(&f);
+        }
+}
+
+static void parts(struct fixture *f, int v, uint32_t pos, uint32_t keys)
+{
+    uint32_t d = f->kv.layout.d_head;
+    size_t n = kni_attn_part_floats(f->group, d);
+    float *acc = floats(n), *part = floats(n);
+    struct kni_attn_args a = args(f, v, pos, 1, f->out);
+    for (uint32_t key0 = 0; key0 <= pos; key0 += keys) {
+        kni_attn_part(&a, key0, pos + 1 - key0 < keys ? pos + 1 - key0 : keys, key0 ? part : acc);
+        if (key0)
+            kni_attn_part_merge(acc, part, f->group, d);
+    }
+    kni_attn_part_finish(a.out, acc, f->group, d);
+    guarded_check_free(acc);
+    guarded_check_free(part);
+}
+
+static void parts_are_right(void **state)
+{
+    (void)state;
+    for (int v = 0; v < 2; v++)
+        for (unsigned i = 0; i < 6; i++)
+            for (unsigned g = 0; g < 5; g++)
+                for (int type = 0; type < 2; type++) {
+                    struct fixture f;
+                    uint32_t n = lengths[rnd() % 10];
+                    make(&f, (enum kn_kv_type)type, ds[i], groups[g], n, 2);
+                    parts(&f, v, n - 1, 16 * (1 + rnd() % 8));
+                    compare(&f, f.out, n - 1, check_names[v]);
+                    drop(&f);
+                }
+}
+
+/* Scores in the hundreds: one key takes all the weight, in whichever tile or part it lies; nothing overflows. */
+static void extreme_scores(void **state)
+{
+    (void)state;
+    for (int v = 0; v < 2; v++)
+        for (int i = 0; i < 20; i++) {
+            struct fixture f;
+            make(&f, KN_KV_TYPE_F16, 64, 3, 260, 400);
+            tiles(&f, v, 64, f.out);
+            uint32_t pos = 120 + rnd() % 140;
+            size_t n = (size_t)3 * 64, at = pos * f.ldq + n;
+            for (int form = 0; form < 2; form++) {
+                if (form)
+                    parts(&f, v, pos, 64);
+                float *want = floats(f.n_pos * f.ldq);
+                struct kni_attn_args a = args(&f, 0, pos, 1, want);
+                kni_attn_ref(&a);
+                for (size_t c = 0; c < n; c++) /* scores up to 800 carry an absolute error of 800 * 64 * eps = 3e-3 */
+                    CHECK_NEAR(f.out[at + c], want[at + c], 0.02, "%s form %d", check_names[v], form);
+                guarded_check_free(want);
+            }
+            drop(&f);
+        }
+}
+
+static void zero_queries_average_the_values(void **state)
+{
+    (void)state;
+    for (int v = 0; v < 2; v++) {
+        struct fixture f;
+        make(&f, KN_KV_TYPE_BF16, 16, 2, 150, 2);
+        memset(f.q, 0, 150 * f.ldq * sizeof *f.q);
+        tiles(&f, v, 31, f.out);
+        for (uint32_t c = 0; c < 16; c++) {
+            double mean = 0;
+            for (uint32_t t = 0; t < 150; t++)
+                mean += (double)kni_bf16_to_f32(kni_kv_row(&f.kv, 1, 1, 1, t)[c]) / 150;
+            CHECK_NEAR(f.out[149 * f.ldq + 2 * 16 + c], mean, BUDGET, "%s mean", check_names[v]);
+        }
+        drop(&f);
+    }
+}
+
+static void bench(void)
+{
+    for (int v = 0; v < 2; v++)
+        for (int type = 0; type < 2; type++) {
+            struct fixture f;
+            double s;
+            make(&f, (enum kn_kv_type)type, 64, 3, 4096, 2);
+            struct kni_attn_args a = args(&f, v, 4096 - 64, 64, f.out);
+            if (v) {
+                BENCH_SECONDS(s, kni_attn_tile(&a));
+                printf("%s %s tile of 64 tokens at 4096: %.1f GFLOP/s\n", check_names[v], type ? "bf16" : "f16", 4.0 * 64 * 4064 * 3 * 64 / s * 1e-9);
+            }
+            BENCH_SECONDS(s, parts(&f, v, 4095, 256));
+            printf("%s %s decode at 4096: %.2f GB/s of K and V\n", check_names[v], type ? "bf16" : "f16", 4096.0 * 64 * 4 / s * 1e-9);
+            drop(&f);
+        }
+}
+
+int main(int argc, char **argv)
+{
+    if (check_start(argc, argv)) {
+        bench();
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tiles_are_right), cmocka_unit_test(every_position_at_one_shape), cmocka_unit_test(tiles_do_not_depend_on_the_chunk),
+        cmocka_unit_test(parts_are_right), cmocka_unit_test(extreme_scores), cmocka_unit_test(zero_queries_average_the_values)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

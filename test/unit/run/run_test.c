@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps of a tiny random model: argument checks, exact workspace, splits and batches, every element type, both rope ends. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "base/cpu.h"
+#include "run/run.h"
+#include "support/tiny_model.h"
+
+#define N_CTX 256u
+#define N_SEQ 3u
+#define N_BLOCKS (N_CTX / KNI_BLOCK_TOKENS)
+
+struct fixture {
+    struct kn_model *model;
+    struct kni_threads *threads;
+    struct kni_run *run;
+    struct kni_kv_layout layout;
+    uint16_t *pool;
+    uint32_t table[N_SEQ][N_BLOCKS], n_vocab;
+    int32_t tokens[N_SEQ][N_CTX];
+};
+
+static void make(struct fixture *f, const struct kn_tiny_opts *o, uint32_t n_threads, uint32_t max_tokens)
+{
+    char path[] = "/tmp/kn-run-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(kn_tiny_model_write(path, o), 0);
+    struct kn_err err = {0};
+    enum kn_status s = kn_model_open(&f->model, &(struct kn_model_opts){.size = sizeof(struct kn_model_opts), .path = path}, &err);
+    unlink(path);
+    if (s)
+        print_error("%s\n", err.text);
+    assert_int_equal(s, KN_OK);
+    assert_int_equal(kni_threads_open(&f->threads, n_threads), KN_OK);
+    assert_int_equal(kni_run_open(&f->run, &(struct kni_run_opts){.model = f->model, .threads = f->threads, .max_tokens = max_tokens, .max_logits = 40, .n_ctx = N_CTX}, &err), KN_OK);
+    const struct kni_hparams *hp = &f->model->hparams;
+    f->layout = (struct kni_kv_layout){.n_layer = hp->n_layer, .n_kv_head = hp->n_kv_head, .d_head = hp->d_head};
+    f->n_vocab = hp->n_vocab;
+    f->pool = malloc(N_SEQ * N_BLOCKS * kni_kv_block_bytes(&f->layout));
+    assert_non_null(f->pool);
+    memset(f->pool, 0xff, N_SEQ * N_BLOCKS * kni_kv_block_bytes(&f->layout));
+    uint32_t seed = 7;
+    for (uint32_t i = 0; i < N_SEQ; i++)
+        for (uint32_t j = 0; j < N_CTX; j++) {
+            if (j < N_BLOCKS)
+                f->table[i][j] = (N_BLOCKS - 1 - j) * N_SEQ + i;
+            seed = seed * 1664525u + 1013904223u;
+            f->tokens[i][j] = (int32_t)((seed >> 8) % f->n_vocab);
+        }
+}
+
+static void drop(struct fixture *f)
+{
+    kni_run_close(&f->run);
+    kni_threads_close(&f->threads);
+    kn_model_close(&f->model);
+    free(f->pool);
+}
+
+static struct kni_run_item item(struct fixture *f, uint32_t seq, uint32_t first, uint32_t n, uint32_t n_logits, float *logits)
+{
+    return (struct kni_run_item){.kv = {.layout = f->layout, .base = f->pool, .block_ids = f->table[seq], .n_blocks = N_BLOCKS},
+        .tokens = f->tokens[seq] + first, .n_tokens = n, .first_pos = first, .n_logits = n_logits, .logits = logits};
+}
+
+/* The first n tokens of a sequence in steps of chunk; logits of the last. */
+static void prompt(struct fixture *f, uint32_t seq, uint32_t n, uint32_t chunk, float *logits)
+{
+    for (uint32_t at = 0, c; at < n; at += c) {
+        c = n - at < chunk ? n - at : chunk;
+        struct kni_run_item it = item(f, seq, at, c, at + c == n, logits);
+        assert_int_equal(kni_run_step(f->run, &it, 1), KN_OK);
+    }
+}
+
+static double distance(const float *a, const float *b, uint32_t n)
+{
+    double worst = 0, size = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(isfinite(a[i]) && isfinite(b[i]));
+        worst = fmax(worst, fabs((double)a[i] - b[i]));
+        size = fmax(size, fabs((double)b[i]));
+    }
+    assert_true(size > 0);
+    return worst / size;
+}
+
+static void bad_arguments_write_nothing(void **state)
+{
+    (void)state;
+    struct fixture f;
+    make(&f, &(struct kn_tiny_opts){0}, 2, 32);
+    float *logits = malloc(33 * f.n_vocab * sizeof *logits);
+    size_t bytes = N_SEQ * N_BLOCKS * kni_kv_block_bytes(&f.layout);
+    struct kni_run_item good = item(&f, 0, 0, 8, 1, logits), bad;
+    int32_t tokens[8] = {0};
+#define EXPECT_ARG(change)                                                   \
+    do {                                                                     \
+        bad = good;                                                          \
+        change;                                                              \
+        assert_int_equal(kni_run_step(f.run, &bad, 1), KN_E_ARG);            \
+        for (size_t i_ = 0; i_ < bytes; i_++)                                \
+            assert_int_equal(((const uint8_t *)f.pool)[i_], 0xff);           \
+    } while (0)
+    EXPECT_ARG(bad.n_tokens = 0);
+    EXPECT_ARG(bad.n_tokens = 33; bad.n_logits = 1);
+    EXPECT_ARG(bad.tokens = NULL);
+    EXPECT_ARG(bad.n_logits = 9);
+    EXPECT_ARG(bad.logits = NULL);
+    EXPECT_ARG(bad.first_pos = N_CTX - 7);
+    EXPECT_ARG(bad.first_pos = UINT32_MAX);
+    EXPECT_ARG(bad.kv.n_blocks = 0);
+    EXPECT_ARG(bad.first_pos = 10; bad.kv.n_blocks = 1);
+    EXPECT_ARG(bad.kv.base = NULL);
+    EXPECT_ARG(bad.kv.block_ids = NULL);
+    EXPECT_ARG(bad.kv.layout.d_head = 64);
+    EXPECT_ARG(bad.kv.layout.n_layer++);
+    EXPECT_ARG(bad.kv.layout.type = KN_KV_TYPE_BF16);
+    EXPECT_ARG(tokens[3] = -1; bad.tokens = tokens);
+    EXPECT_ARG(tokens[3] = (int32_t)f.n_vocab; bad.tokens = tokens);
+    struct kni_run_item many[5]; /* 5 * 8 rows, or 5 * 9 logits: too many together */
+    for (int i = 0; i < 5; i++)
+        many[i] = good;
+    assert_int_equal(kni_run_step(f.run, many, 5), KN_E_ARG);
+    assert_int_equal(kni_run_step(f.run, NULL, 0), KN_OK);
+    assert_int_equal(kni_run_step(f.run, &good, 1), KN_OK);
+    free(logits);
+    drop(&f);
+}
+
+static void open_checks_its_arguments(void **state)
+{
+    (void)state;
+    struct fixture f;
+    make(&f, &(struct kn_tiny_opts){0}, 1, 8);
+    struct kni_run_opts good = {.model = f.model, .threads = f.threads, .max_tokens = 8, .max_logits = 1, .n_ctx = 64}, bad;
+    struct kni_run *r = NULL;
+    struct kn_err err = {0};
+#define EXPECT_BAD_OPEN(change)                                              \
+    do {                                                                     \
+        bad = good;                                                          \
+        change;                                                              \
+        assert_int_equal(kni_run_open(&r, &bad, &err), KN_E_ARG);            \
+        assert_null(r);                                                      \
+        assert_true(strlen(err.text) > 20);                                  \
+    } while (0)
+    EXPECT_BAD_OPEN(bad.max_tokens = 0);
+    EXPECT_BAD_OPEN(bad.max_logits = 0);
+    EXPECT_BAD_OPEN(bad.n_ctx = 0);
+    EXPECT_BAD_OPEN(bad.n_ctx = UINT32_MAX);
+    EXPECT_BAD_OPEN(bad.model = NULL);
+    EXPECT_BAD_OPEN(bad.kv_type = (enum kn_kv_type)2);
+    kni_alloc_fault_arm(1, false);
+    assert_int_equal(kni_run_open(&r, &good, &err), KN_E_NOMEM);
+    assert_true(kni_alloc_fault_hit());
+    kni_alloc_fault_arm(0, false);
+    assert_null(r);
+    kni_run_close(&r); /* NULL is fine */
+    drop(&f);
+}
+
+/* R(c) = F + c * a, and the allocator agrees to the byte; a step allocates nothing. */
+static void workspace_is_exact_and_linear(void **state)
+{
+    (void)state;
+    struct fixture f;
+    make(&f, &(struct kn_tiny_opts){0}, 2, 64);
+    struct kni_run_opts o = {.model = f.model, .threads = f.threads, .max_logits = 1, .n_ctx = N_CTX};
+    size_t r[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        o.max_tokens = 64 + 128 * i;
+        r[i] = kni_run_workspace_bytes(&o);
+        uint64_t before = kni_alloc_get_stats(KNI_ALLOC_TAG_SCRATCH).current_bytes;
+        struct kni_run *run;
+        assert_int_equal(kni_run_open(&run, &o, NULL), KN_OK);
+        assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_SCRATCH).current_bytes - before, r[i]);
+        kni_run_close(&run);
+        assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_SCRATCH).current_bytes, before);
+    }
+    assert_true(r[1] > r[0]);
+    assert_int_equal(r[2] - r[1], r[1] - r[0]);
+    assert_int_equal(r[3] - r[2], r[1] - r[0]);
+    float *logits = malloc(f.n_vocab * sizeof *logits);
+    uint64_t n = kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).n_allocs;
+    prompt(&f, 0, 100, 37, logits);
+    assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).n_allocs, n);
+    free(logits);
+    drop(&f);
+}
+
+/* All ways to cut a prompt agree; the logits of every row are those of the row when it comes last. */
+static void chunks_agree(void **state)
+{
+    (void)state;
+    struct fixture f;
+    make(&f, &(struct kn_tiny_opts){0}, 2, N_CTX);
+    float *want = malloc(f.n_vocab * sizeof *want), *got = malloc(40 * f.n_vocab * sizeof *got);
+    prompt(&f, 0, 150, 150, want);
+    static const uint32_t chunks[] = {1, 2, 7, 8, 9, 16, 64, 149};
+    for (unsigned i = 0; i < 8; i++) {
+        prompt(&f, 1, 1, 1, got); /* other steps in between must not matter */
+        prompt(&f, 0, 150, chunks[i], got);
+        /* 3 layers, and the order of float additions rounds K and V to another 16-bit neighbour now and then */
+        assert_true(distance(got, want, f.n_vocab) < 2e-3);
+    }
+    struct kni_run_item it = item(&f, 0, 0, 150, 40, got);
+    assert_int_equal(kni_run_step(f.run, &it, 1), KN_OK);
+    assert_true(distance(got + 39 * f.n_vocab, want, f.n_vocab) < 2e-3);
+    prompt(&f, 0, 120, 150, want);
+    assert_true(distance(got + 9 * f.n_vocab, want, f.n_vocab) < 2e-3);
+    free(want);
+    free(got);
+    drop(&f);
+}
+
+/* More decodes than are split over their keys, beside a chunk: each as if alone. */
+static void a_big_batch_agrees_with_single_items(void **state)
+{
+    (void)state;
+    enum { N = 20 };
+    for (uint32_t n_items = 3; n_items <= N; n_items += N - 3) {
+        struct fixture f;
+        make(&f, &(struct kn_tiny_opts){.type = KNI_DTYPE_Q4_1}, 3, N_CTX);
+        float *want = malloc((N + 1) * f.n_vocab * sizeof *want), *got = malloc((N + 1) * f.n_vocab * sizeof *got);
+        struct kni_run_item items[N + 1];
+        for (uint32_t s = 0; s < 2; s++)
+            prompt(&f, s, 100, 100, want);
+        /* Decodes at one position of one sequence write the same values: only their number matters. */
+        for (uint32_t i = 0; i < n_items; i++) {
+            items[i] = item(&f, 0, 100, 1, 1, want + i * f.n_vocab);
+            assert_int_equal(kni_run_step(f.run, &items[i], 1), KN_OK);
+            items[i].logits = got + i * f.n_vocab;
+        }
+        items[n_items] = item(&f, 1, 100, 30, 1, want + n_items * f.n_vocab);
+        assert_int_equal(kni_run_step(f.run, &items[n_items], 1), KN_OK);
+        items[n_items].logits = got + n_items * f.n_vocab;
+        assert_int_equal(kni_run_step(f.run, items, n_items + 1), KN_OK);
+        for (uint32_t i = 0; i <= n_items; i++)
+            assert_true(distance(got + i * f.n_vocab, want + i * f.n_vocab, f.n_vocab) < 2e-3);
+        free(want);
+        free(got);
+        drop(&f);
+    }
+}
+
+/* Levels and thread counts, for every element type: SIMD against references, same bits for any number of threads. */
+static void types_and_levels_agree(void **state)
+{
+    (void)state;
+    static const uint32_t types[] = {KNI_DTYPE_F32, KNI_DTYPE_F16, KNI_DTYPE_BF16, KNI_DTYPE_Q4_0, KNI_DTYPE_Q4_1, KNI_DTYPE_Q5_0,
+                                     KNI_DTYPE_Q5_1, KNI_DTYPE_Q8_0, KNI_DTYPE_Q4_K, KNI_DTYPE_Q5_K, KNI_DTYPE_Q6_K};
+    for (unsigned i = 0; i < sizeof types / sizeof *types; i++) {
+        struct kn_tiny_opts o = {.type = types[i], .n_head = 8, .n_kv_head = 2, .d_head = 32, .untied = i % 2};
+        float *logits[4] = {NULL};
+        uint32_t n_vocab = 0;
+        for (uint32_t v = 0; v < 4; v++) {
+            struct fixture f;
+            kni_cpu_set_mask(v ? UINT32_MAX : 0);
+            make(&f, &o, v ? v : 2, 64);
+            n_vocab = f.n_vocab;
+            logits[v] = malloc(n_vocab * sizeof *logits[v]);
+            prompt(&f, 2, 70, 64, logits[v]); /* 64 rows, then 6 */
+            drop(&f);
+            kni_cpu_set_mask(UINT32_MAX);
+        }
+        assert_true(distance(logits[1], logits[0], n_vocab) < 2e-3);
+        assert_memory_equal(logits[1], logits[2], n_vocab * sizeof *logits[1]);
+        assert_memory_equal(logits[1], logits[3], n_vocab * sizeof *logits[1]);
+        for (int v = 0; v < 4; v++)
+            free(logits[v]);
+    }
+}
+
+/* Head sizes that the SIMD forms do not take, or take with a remainder. */
+static void odd_head_sizes(void **state)
+{
+    (void)state;
+    static const uint32_t ds[] = {4, 8, 20, 24, 40};
+    for (unsigned i = 0; i < 5; i++) {
+        struct fixture f;
+        make(&f, &(struct kn_tiny_opts){.d_head = ds[i], .n_head = 3, .n_kv_head = 1}, 2, N_CTX);
+        float *want = malloc(f.n_vocab * sizeof *want), *got = malloc(f.n_vocab * sizeof *got);
+        prompt(&f, 0, 90, 90, want);
+        prompt(&f, 0, 90, 1, got);
+        assert_true(distance(got, want, f.n_vocab) < 2e-3);
+        free(want);
+        free(got);
+        drop(&f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_arguments_write_nothing), cmocka_unit_test(open_checks_its_arguments), cmocka_unit_test(workspace_is_exact_and_linear),
+        cmocka_unit_test(chunks_agree),  cmocka_unit_test(a_big_batch_agrees_with_single_items), cmocka_unit_test(types_and_levels_agree),
+        cmocka_unit_test(odd_head_sizes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
