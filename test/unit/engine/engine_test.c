@@ -418,6 +418,74 @@ static void test_store(void **state)
     assert_int_equal(system(command), 0);
 }
 
+/* Steps allocate nothing: neither prompts, nor decodes, nor the sampler, nor a preemption. */
+static void test_steps_do_not_allocate(void **state)
+{
+    (void)state;
+    int32_t p[2][100];
+    struct kn_request *r[2];
+    struct kn_answer a[2] = {0};
+    struct kn_engine *e = engine_open(&(struct kn_engine_opts){.n_threads = 2, .prefill_chunk = 30, .pool_bytes = 14 * 16 * kn_model_info(model)->kv_bytes_per_token});
+    for (uint64_t i = 0; i < 2; i++) {
+        kn_bed_prompt(p[i], 100, 30 + i);
+        r[i] = submit(e, &(struct kn_request_opts){.tokens = p[i], .n_tokens = 100, .max_tokens = 40, .ignore_stop = true,
+                                                   .sampler = {.temperature = 1, .top_k = 20, .top_p = 0.9f, .repeat_penalty = 1.2f, .seed = i}});
+    }
+    kni_alloc_forbid_begin(); /* an allocation aborts */
+    while (kn_engine_step(e) == KN_OK)
+        ;
+    kni_alloc_forbid_end();
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_true(kn_bed_drain(r[i], &a[i], n_vocab));
+        assert_int_equal(a[i].n, 40);
+        kn_request_close(&r[i]);
+    }
+    kn_engine_close(&e);
+}
+
+/* The store breaks while the engine is open: it serves on, flush tells, and the reason is logged. */
+static unsigned n_warnings;
+static void count_warnings(void *user, enum kn_log_level level, const char *area, const char *text)
+{
+    (void)user;
+    (void)area;
+    (void)text;
+    if (level >= KN_LOG_LEVEL_WARN)
+        __atomic_fetch_add(&n_warnings, 1, __ATOMIC_RELAXED);
+}
+
+static void test_store_full(void **state)
+{
+    (void)state;
+    char dir[256], url[300], command[300];
+    int32_t p[300];
+    struct kn_answer a;
+    kn_bed_path(dir, "full");
+    snprintf(url, sizeof url, "lmdb:%s", dir);
+    struct kn_engine *e = engine_open(&(struct kn_engine_opts){.store_url = url, .chunk_tokens = 64, .store_max_bytes = 1000}); /* no chunk is that small */
+    n_warnings = 0;
+    kn_log_set(count_warnings, NULL, KN_LOG_LEVEL_WARN);
+    for (uint64_t i = 0; i < 3; i++) {
+        kn_bed_prompt(p, 300, 70 + i);
+        struct kn_request *r = submit(e, &(struct kn_request_opts){.tokens = p, .n_tokens = 200, .max_tokens = 5, .ignore_stop = true});
+        kn_bed_run(e, &r, &a, 1, n_vocab);
+        assert_int_equal(a.n, 5);
+        kn_request_close(&r);
+    }
+    assert_int_equal(kn_engine_flush(e, 60000), KN_E_FULL);
+    assert_int_equal(kn_engine_flush(e, 60000), KN_OK); /* said once */
+    struct kn_engine_stats es;
+    kn_engine_get_stats(e, &es);
+    assert_int_equal(es.published_chunks, 0);
+    assert_int_equal(es.publish_errors, 3);
+    assert_int_equal(es.n_free_blocks + es.n_cached_blocks, es.n_blocks); /* nothing stays held */
+    kn_engine_close(&e);
+    kn_log_set(NULL, NULL, KN_LOG_LEVEL_ERROR);
+    assert_int_equal(n_warnings, 1);
+    snprintf(command, sizeof command, "rm -r '%s'", dir);
+    assert_int_equal(system(command), 0);
+}
+
 /* Several at once through a pool that holds two of them: all are answered, each as if alone. */
 static void test_crowd(void **state)
 {
@@ -464,6 +532,8 @@ int main(void)
         cmocka_unit_test(test_engine_closed_first),
         cmocka_unit_test(test_digest),
         cmocka_unit_test(test_store),
+        cmocka_unit_test(test_steps_do_not_allocate),
+        cmocka_unit_test(test_store_full),
         cmocka_unit_test(test_crowd),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

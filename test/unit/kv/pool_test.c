@@ -38,7 +38,8 @@ static void test_states(void **state)
     struct kni_pool_opts o = {.layout = layout, .n_blocks = 2};
     assert_int_equal(kni_pool_open(&pool, &o, NULL), KN_OK);
     uint32_t a, b, c;
-    assert_true(kni_pool_take(pool, &a) && kni_pool_take(pool, &b));
+    assert_true(kni_pool_take(pool, &a));
+    assert_true(kni_pool_take(pool, &b));
     assert_false(kni_pool_take(pool, &c));
     assert_int_not_equal(a, b);
     struct kni_hash parent = kni_hash_bytes("p", 1), own = kni_hash_bytes("o", 1);
