@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writes the corpus of gguf_fuzz: a tiny random model and a file with every kind of metadata value. Not built by default:
+ *
+ *     cc -D_GNU_SOURCE -Isrc -Iinclude -Itest test/fuzz/model_corpus.c src/base/dtype.c -lm -o model_corpus
+ *     ./model_corpus test/fuzz/corpus/gguf_fuzz
+ */
+#include "support/tiny_model.h"
+
+static int save(const char *folder, const char *name, struct kn_gguf_writer *w)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int rc = kn_file_write(path, w->file.data, w->file.n);
+    kn_gguf_writer_fini(w);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2)
+        return 2;
+    struct kn_gguf_writer w = {0};
+    kn_tiny_model_build(&w, &(struct kn_tiny_opts){.type = KNI_DTYPE_Q4_0, .n_layer = 1, .n_head = 1, .n_kv_head = 1, .n_ff = 32});
+    int rc = save(argv[1], "tiny_q4_0", &w);
+
+    static const uint32_t types[] = {0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12}, sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 8, 8};
+    float data[32] = {1};
+    uint64_t ne[4] = {8, 2, 2, 1};
+    w.version = 2;
+    for (unsigned i = 0; i < 11; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "scalar.%u", types[i]);
+        kn_gguf_key(&w, key, types[i]);
+        kn_bytes_put(&w.kv, "\1\0\0\0\0\0\0\0", sizes[i]);
+        snprintf(key, sizeof key, "array.%u", types[i]);
+        kn_gguf_put_array(&w, key, types[i], 3);
+        kn_bytes_put(&w.kv, NULL, 3 * sizes[i]);
+    }
+    kn_gguf_put_str(&w, "general.architecture", "llama");
+    kn_gguf_put_u32(&w, "general.alignment", 32);
+    kn_gguf_put_array(&w, "nested", KN_GGUF_ARRAY, 2);
+    kn_bytes_u32(&w.kv, KN_GGUF_I32), kn_bytes_u64(&w.kv, 1), kn_bytes_u32(&w.kv, 1);
+    kn_bytes_u32(&w.kv, KN_GGUF_STR), kn_bytes_u64(&w.kv, 1), kn_bytes_str(&w.kv, "x", 1);
+    kn_gguf_put_tensor(&w, "a.weight", KNI_DTYPE_F32, 4, ne, data, sizeof data);
+    kn_gguf_put_tensor(&w, "b.weight", KNI_DTYPE_F16, 1, ne, data, 16);
+    kn_gguf_assemble(&w);
+    return rc || save(argv[1], "all_types", &w) ? 1 : 0;
+}
