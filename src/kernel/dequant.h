@@ -55,8 +55,8 @@ static inline void kni_dequant_k_scale(const uint8_t packed[12], unsigned j, uin
         *scale = packed[j] & 63u;
         *min = packed[j + 4] & 63u;
     } else {
-        *scale = (uint8_t)((packed[j + 4] & 15u) | (packed[j - 4] >> 6) << 4);
-        *min = (uint8_t)(packed[j + 4] >> 4 | (packed[j] >> 6) << 4);
+        *scale = (uint8_t)((packed[j + 4] & 15u) | (packed[j - 4] & 0xc0u) >> 2);
+        *min = (uint8_t)((packed[j + 4] & 0xf0u) >> 4 | (packed[j] & 0xc0u) >> 2);
     }
 }
 
