@@ -94,16 +94,16 @@ void kni_store_key_make(struct kni_store_key *out, const struct kni_chunk_meta *
     kni_hash_hex(&profile, profile_hex);
     kni_hash_hex(&meta->chain, chain_hex);
     const char *preset = kni_preset_name(meta->preset), *type = meta->kv.type == KN_KV_TYPE_BF16 ? "bf16" : "f16";
-    int n = snprintf(variant, sizeof variant, "%s-%s-%u-v%u", preset, type, meta->n_tokens, CONTAINER_VERSION);
-    assert(n > 0 && (size_t)n < sizeof variant);
+    snprintf(variant, sizeof variant, "%s-%s-%u-v%u", preset, type, meta->n_tokens, CONTAINER_VERSION);
+    size_t n = strlen(variant);
     if (meta->preset == KN_PRESET_TILES) {
         static const struct kn_tiles_opts none;
         const struct kn_tiles_opts *t = tiles ? tiles : &none;
-        int m = snprintf(variant + n, sizeof variant - (size_t)n, "-l%u-p%u-h%u", t->levels ? t->levels : 64, t->tokens_per_picture, t->tile_height);
-        assert(m > 0 && (size_t)(n + m) < sizeof variant);
+        snprintf(variant + n, sizeof variant - n, "-l%u-p%u-h%u", t->levels ? t->levels : 64, t->tokens_per_picture, t->tile_height);
     }
-    n = snprintf(out->text, sizeof out->text, "kn1:%s:%s:%s:%s", model_hex, profile_hex, chain_hex, variant);
-    assert(n > 0 && (size_t)n < sizeof out->text);
+    size_t length = (size_t)snprintf(out->text, sizeof out->text, "kn1:%s:%s:%s:%s", model_hex, profile_hex, chain_hex, variant);
+    assert(strlen(variant) + 1 < sizeof variant && length < sizeof out->text); /* the longest values fit with room to spare */
+    (void)length;
 }
 
 bool kni_store_key_is_valid(const char *text)
