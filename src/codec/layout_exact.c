@@ -170,6 +170,9 @@ static enum kn_status exact_restore(struct kni_codec *codec, const struct kni_co
 {
     const struct kni_chunk_meta *m = &c->header.meta;
     size_t n;
+    const struct kni_tiling *t = &c->header.tiling;
+    if (t->levels | t->tokens_per_picture | t->tile_height | t->head_cols | t->grid_cols)
+        return kni_err_set(err, KN_E_FORMAT, "exact chunk with a tiling in its header");
     if (c->header.n_sections != m->kv.n_layer * 4 || !plane_size(m, &n))
         return kni_err_set(err, KN_E_FORMAT, "exact chunk of %u layers has %u sections", m->kv.n_layer, c->header.n_sections);
     enum kn_status s = make_planes(codec, n, err);

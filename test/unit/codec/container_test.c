@@ -156,6 +156,12 @@ static void wrong_sections(void **state)
         assert_int_equal(kni_chunk_restore(codec, data, n, &m, &pool.view, NULL), KN_E_FORMAT);
         kni_le32_put(b + 128 + field, was);
     }
+    for (int at = 96; at < 116; at += 4) { /* tiling, which exact does not have */
+        kni_le32_put(b + at, 8);
+        kni_container_refresh_checksums(data, n);
+        assert_int_equal(kni_chunk_restore(codec, data, n, &m, &pool.view, NULL), KN_E_FORMAT);
+        kni_le32_put(b + at, 0);
+    }
     for (int at = 94; at < 96; at++) { /* layout, backend: from a newer writer, so a miss */
         b[at] += 40;
         kni_container_refresh_checksums(data, n);
