@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds the encoder plugin and turns pictures into a section. The plugin is looked for next to the file that holds this
- * code (libkinema.so or the program), one folder above, then by the loader, which also knows the program's run path. It stays loaded: x265 keeps global state.
+ * code (libkinema.so or the program), one folder above, then by the loader, which also knows the program's run path. It stays
+ * loaded: x265 keeps global state.
  */
 #include "codec/hevc_encode.h"
 

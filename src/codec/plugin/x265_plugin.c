@@ -5,9 +5,10 @@
  *
  * Settings aim at cheap decoding and cheap encoding of noise-like lossless pictures: one I picture, then P pictures with one
  * reference, no lookahead, no threads inside (Kinema codes streams side by side), no filters, no SEI. Coding units are 16 x 16
- * with rdLevel 1: measured on SmolLM2's KV, 16-token pictures, that gives a ratio of 3.390 at 760 tokens/s a core, against
- * 3.397 at 320 with units down to 8 x 8 and the preset's rdLevel 2, and decodes as fast or faster; 32 x 32 gives 3.396 at
- * 400-500; motion search, merge candidates and fast intra change nothing. One thread at a time an encoder; x265 wants
+ * with rdLevel 1: on the first 256 tokens of SmolLM2's KV, 16 tokens a picture, that gave a ratio of 3.390 at 760 tokens/s of
+ * CPU time, against 3.397 at about 320 with units down to 8 x 8 and the preset's rdLevel 2; 32 x 32 with units down to 16 gave
+ * 3.396 at 400-500. Motion search, merge candidates and fast intra left the size alone. Decoding speed differed by less than
+ * its noise (a busy machine, single runs, +-15 %). One thread at a time an encoder; x265 wants
  * one CTU size in a process, which holds here.
  */
 #include <pthread.h>
