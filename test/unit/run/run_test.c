@@ -17,8 +17,11 @@
 #include "run/run.h"
 #include "support/tiny_model.h"
 
+/* Relative to the largest logit. Sums in another order round K and V to another 16-bit neighbour (5e-4 of a value) now and
+ * then, of which attention over a hundred positions leaves little; what is wrong differs by 0.1 or more. */
+#define TOLERANCE 5e-4
 #define N_CTX 256u
-#define N_SEQ 3u
+#define N_SEQ 21u
 #define N_BLOCKS (N_CTX / KNI_BLOCK_TOKENS)
 
 struct fixture {
@@ -107,13 +110,15 @@ static void bad_arguments_write_nothing(void **state)
     size_t bytes = N_SEQ * N_BLOCKS * kni_kv_block_bytes(&f.layout);
     struct kni_run_item good = item(&f, 0, 0, 8, 1, logits), bad;
     int32_t tokens[8] = {0};
+    bool changed = false;
 #define EXPECT_ARG(change)                                                   \
     do {                                                                     \
         bad = good;                                                          \
         change;                                                              \
         assert_int_equal(kni_run_step(f.run, &bad, 1), KN_E_ARG);            \
         for (size_t i_ = 0; i_ < bytes; i_++)                                \
-            assert_int_equal(((const uint8_t *)f.pool)[i_], 0xff);           \
+            changed |= ((const uint8_t *)f.pool)[i_] != 0xff;                \
+        assert_false(changed);                                               \
     } while (0)
     EXPECT_ARG(bad.n_tokens = 0);
     EXPECT_ARG(bad.n_tokens = 33; bad.n_logits = 1);
@@ -213,47 +218,40 @@ static void chunks_agree(void **state)
     for (unsigned i = 0; i < 8; i++) {
         prompt(&f, 1, 1, 1, got); /* other steps in between must not matter */
         prompt(&f, 0, 150, chunks[i], got);
-        /* 3 layers, and the order of float additions rounds K and V to another 16-bit neighbour now and then */
-        assert_true(distance(got, want, f.n_vocab) < 2e-3);
+        assert_true(distance(got, want, f.n_vocab) < TOLERANCE);
     }
     struct kni_run_item it = item(&f, 0, 0, 150, 40, got);
     assert_int_equal(kni_run_step(f.run, &it, 1), KN_OK);
-    assert_true(distance(got + 39 * f.n_vocab, want, f.n_vocab) < 2e-3);
+    assert_true(distance(got + 39 * f.n_vocab, want, f.n_vocab) < TOLERANCE);
     prompt(&f, 0, 120, 150, want);
-    assert_true(distance(got + 9 * f.n_vocab, want, f.n_vocab) < 2e-3);
+    assert_true(distance(got + 9 * f.n_vocab, want, f.n_vocab) < TOLERANCE);
     free(want);
     free(got);
     drop(&f);
 }
 
-/* More decodes than are split over their keys, beside a chunk: each as if alone. */
+/* Few decodes, whose keys are shared out, and more than that, beside a chunk: each as if alone. */
 static void a_big_batch_agrees_with_single_items(void **state)
 {
     (void)state;
-    enum { N = 20 };
-    for (uint32_t n_items = 3; n_items <= N; n_items += N - 3) {
-        struct fixture f;
-        make(&f, &(struct kn_tiny_opts){.type = KNI_DTYPE_Q4_1}, 3, N_CTX);
-        float *want = malloc((N + 1) * f.n_vocab * sizeof *want), *got = malloc((N + 1) * f.n_vocab * sizeof *got);
-        struct kni_run_item items[N + 1];
-        for (uint32_t s = 0; s < 2; s++)
-            prompt(&f, s, 100, 100, want);
-        /* Decodes at one position of one sequence write the same values: only their number matters. */
-        for (uint32_t i = 0; i < n_items; i++) {
-            items[i] = item(&f, 0, 100, 1, 1, want + i * f.n_vocab);
-            assert_int_equal(kni_run_step(f.run, &items[i], 1), KN_OK);
-            items[i].logits = got + i * f.n_vocab;
-        }
-        items[n_items] = item(&f, 1, 100, 30, 1, want + n_items * f.n_vocab);
-        assert_int_equal(kni_run_step(f.run, &items[n_items], 1), KN_OK);
-        items[n_items].logits = got + n_items * f.n_vocab;
-        assert_int_equal(kni_run_step(f.run, items, n_items + 1), KN_OK);
-        for (uint32_t i = 0; i <= n_items; i++)
-            assert_true(distance(got + i * f.n_vocab, want + i * f.n_vocab, f.n_vocab) < 2e-3);
-        free(want);
-        free(got);
-        drop(&f);
+    struct fixture f;
+    make(&f, &(struct kn_tiny_opts){.type = KNI_DTYPE_Q4_1}, 3, N_CTX);
+    float *want = malloc(N_SEQ * f.n_vocab * sizeof *want), *got = malloc(N_SEQ * f.n_vocab * sizeof *got);
+    struct kni_run_item items[N_SEQ];
+    for (uint32_t i = 0; i < N_SEQ; i++) {
+        prompt(&f, i, 90 + i, N_CTX, got);
+        items[i] = item(&f, i, 90 + i, i ? 1 : 30, 1, want + i * f.n_vocab); /* sequence 0 goes on with a chunk */
+        assert_int_equal(kni_run_step(f.run, &items[i], 1), KN_OK);
+        items[i].logits = got + i * f.n_vocab;
     }
+    for (uint32_t n = 4; n <= N_SEQ; n += N_SEQ - 4) {
+        assert_int_equal(kni_run_step(f.run, items, n), KN_OK);
+        for (uint32_t i = 0; i < n; i++)
+            assert_true(distance(got + i * f.n_vocab, want + i * f.n_vocab, f.n_vocab) < TOLERANCE);
+    }
+    free(want);
+    free(got);
+    drop(&f);
 }
 
 /* Levels and thread counts, for every element type: SIMD against references, same bits for any number of threads. */
@@ -276,7 +274,7 @@ static void types_and_levels_agree(void **state)
             drop(&f);
             kni_cpu_set_mask(UINT32_MAX);
         }
-        assert_true(distance(logits[1], logits[0], n_vocab) < 2e-3);
+        assert_true(distance(logits[1], logits[0], n_vocab) < TOLERANCE);
         assert_memory_equal(logits[1], logits[2], n_vocab * sizeof *logits[1]);
         assert_memory_equal(logits[1], logits[3], n_vocab * sizeof *logits[1]);
         for (int v = 0; v < 4; v++)
@@ -295,7 +293,7 @@ static void odd_head_sizes(void **state)
         float *want = malloc(f.n_vocab * sizeof *want), *got = malloc(f.n_vocab * sizeof *got);
         prompt(&f, 0, 90, 90, want);
         prompt(&f, 0, 90, 1, got);
-        assert_true(distance(got, want, f.n_vocab) < 2e-3);
+        assert_true(distance(got, want, f.n_vocab) < TOLERANCE);
         free(want);
         free(got);
         drop(&f);
