@@ -33,12 +33,12 @@ float kni_softmax_tile_avx2(float *s, uint32_t n_valid, uint32_t n_total, float 
     }
     __m256 shift = _mm256_set1_ps(m), total = _mm256_setzero_ps();
     for (i = 0; i < whole; i += 8) {
-        __m256 p = vec_exp(_mm256_sub_ps(_mm256_loadu_ps(s + i), shift));
+        __m256 p = vec_exp_negative(_mm256_sub_ps(_mm256_loadu_ps(s + i), shift));
         total = _mm256_add_ps(total, p);
         _mm256_storeu_ps(s + i, p);
     }
     if (whole < n_valid) {
-        __m256 p = vec_exp(_mm256_sub_ps(_mm256_maskload_ps(s + whole, mask), shift));
+        __m256 p = vec_exp_negative(_mm256_sub_ps(_mm256_maskload_ps(s + whole, mask), shift));
         p = _mm256_and_ps(p, _mm256_castsi256_ps(mask));
         total = _mm256_add_ps(total, p);
         _mm256_maskstore_ps(s + whole, mask, p);

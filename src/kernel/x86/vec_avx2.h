@@ -38,11 +38,8 @@ static inline __m256i vec_mask(uint32_t n)
 /* exp: x = n ln2 + r with |r| <= ln2 / 2, then the Taylor polynomial of degree 7, whose remainder there is 5.2e-9 relative,
  * well under half a unit in the last place; rounding in the Horner steps makes the rest of the 2e-7 bound. ln2 is split
  * in two so that n * ln2 is exact enough. Below -87.3 the result is 0, above 88.7 infinity; NaN stays NaN. */
-static inline __m256 vec_exp(__m256 x)
+static inline __m256 vec_exp_mantissa(__m256 c, __m256 n)
 {
-    const __m256 low = _mm256_set1_ps(-87.3f), high = _mm256_set1_ps(88.72f);
-    __m256 c = _mm256_min_ps(high, _mm256_max_ps(low, x)); /* second operand wins when it is NaN */
-    __m256 n = _mm256_round_ps(_mm256_mul_ps(c, _mm256_set1_ps(1.44269504089f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e4p-1f), c);
     r = _mm256_fnmadd_ps(n, _mm256_set1_ps(1.42860677e-6f), r);
     __m256 p = _mm256_set1_ps(1.0f / 5040.0f);
@@ -52,15 +49,37 @@ static inline __m256 vec_exp(__m256 x)
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6.0f));
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    return _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+}
+
+static inline __m256 vec_round(__m256 x)
+{
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+static inline __m256 vec_exp(__m256 x)
+{
+    const __m256 low = _mm256_set1_ps(-87.3f), high = _mm256_set1_ps(88.72f);
+    __m256 c = _mm256_min_ps(high, _mm256_max_ps(low, x)); /* second operand wins when it is NaN */
+    __m256 n = vec_round(_mm256_mul_ps(c, _mm256_set1_ps(1.44269504089f)));
     /* 2^n in two factors: n may be 128, which has no float of its own. */
     __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1);
     const __m256i bias = _mm256_set1_epi32(127);
     __m256 f0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
     __m256 f1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, half), bias), 23));
-    p = _mm256_mul_ps(_mm256_mul_ps(p, f0), f1);
+    __m256 p = _mm256_mul_ps(_mm256_mul_ps(vec_exp_mantissa(c, n), f0), f1);
     p = _mm256_andnot_ps(_mm256_cmp_ps(x, low, _CMP_LT_OQ), p);
     return _mm256_blendv_ps(p, _mm256_set1_ps(__builtin_inff()), _mm256_cmp_ps(x, high, _CMP_GT_OQ));
+}
+
+/* The same for x <= 0 (or NaN), with fewer steps: for softmax. */
+static inline __m256 vec_exp_negative(__m256 x)
+{
+    const __m256 low = _mm256_set1_ps(-87.3f);
+    __m256 c = _mm256_max_ps(low, x), n = vec_round(_mm256_mul_ps(c, _mm256_set1_ps(1.44269504089f)));
+    __m256i f = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    __m256 p = _mm256_mul_ps(vec_exp_mantissa(c, n), _mm256_castsi256_ps(f));
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, low, _CMP_LT_OQ), p);
 }
 
 static inline float vec_f16_at(const uint8_t *p)
