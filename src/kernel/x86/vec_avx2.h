@@ -89,16 +89,17 @@ static inline float vec_f16_at(const uint8_t *p)
     return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
 
-/* 16 bytes of nibbles as 32 floats 0..15 in the order of the block: low nibbles first. */
+/* 16 bytes of nibbles as 32 floats 0..15 in the order of the block: low nibbles first. Bytes are widened before they are
+ * parted: two widenings instead of four, and they are the narrow gate. */
 static inline void vec_nibbles(const uint8_t *p, __m256 out[4])
 {
-    const __m128i mask = _mm_set1_epi8(15);
-    __m128i q = _mm_loadu_si128((const __m128i *)(const void *)p);
-    __m128i lo = _mm_and_si128(q, mask), hi = _mm_and_si128(_mm_srli_epi16(q, 4), mask);
-    out[0] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(lo));
-    out[1] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(lo, lo)));
-    out[2] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(hi));
-    out[3] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(hi, hi)));
+    const __m256i mask = _mm256_set1_epi32(15);
+    __m256i a = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+    __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p + 8)));
+    out[0] = _mm256_cvtepi32_ps(_mm256_and_si256(a, mask));
+    out[1] = _mm256_cvtepi32_ps(_mm256_and_si256(b, mask));
+    out[2] = _mm256_cvtepi32_ps(_mm256_srli_epi32(a, 4));
+    out[3] = _mm256_cvtepi32_ps(_mm256_srli_epi32(b, 4));
 }
 
 /* One block of 32 values as floats. The products of an 11-bit scale and a small integer are exact, so a fused multiply-add
@@ -113,7 +114,10 @@ static inline void vec_block_q4_0(const uint8_t *p, __m256 out[4])
 
 static inline void vec_block_q4_1(const uint8_t *p, __m256 out[4])
 {
-    __m256 d = _mm256_set1_ps(vec_f16_at(p)), m = _mm256_set1_ps(vec_f16_at(p + 2));
+    int both;
+    memcpy(&both, p, 4);
+    __m128 dm = _mm_cvtph_ps(_mm_cvtsi32_si128(both));
+    __m256 d = _mm256_broadcastss_ps(dm), m = _mm256_broadcastss_ps(_mm_movehdup_ps(dm));
     vec_nibbles(p + 4, out);
     for (int i = 0; i < 4; i++)
         out[i] = _mm256_fmadd_ps(out[i], d, m);
