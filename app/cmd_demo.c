@@ -361,7 +361,7 @@ done:
     kn_model_close(&model);
     if (d->folder[0] && nftw(d->folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS))
         kn_app_fail("demo", "cannot remove %s: %s", d->folder, strerror(errno));
-    return exit_status;
+    return exit_status && kn_app_interrupted() ? KN_APP_EXIT_INTERRUPTED : exit_status;
 }
 
 int kn_cmd_demo(int argc, char **argv)

@@ -354,6 +354,8 @@ int kn_cmd_run(int argc, char **argv)
         print_json(r, s);
     if (s == KN_OK)
         exit_status = r->reason == KN_STOP_REASON_CANCELLED ? KN_APP_EXIT_INTERRUPTED : KN_APP_EXIT_OK;
+    else if (kn_app_interrupted())
+        exit_status = KN_APP_EXIT_INTERRUPTED; /* while the prompt was being read, for example */
 done:
     kn_request_close(&r->request);
     kn_engine_close(&r->engine);
