@@ -92,8 +92,8 @@ enum kn_status kni_threads_open(struct kni_threads **out, uint32_t n_threads)
 {
     *out = NULL;
     if (!n_threads)
-        n_threads = kni_cpu_count();
-    if (n_threads > 256)
+        n_threads = kni_cpu_count() < KNI_THREADS_MAX ? kni_cpu_count() : KNI_THREADS_MAX;
+    if (n_threads > KNI_THREADS_MAX)
         return KN_E_ARG;
     struct kni_threads *t = kni_calloc(KNI_ALLOC_TAG_MISC, sizeof *t, 64);
     if (!t)

@@ -11,12 +11,14 @@
 
 #include "base/status.h"
 
+#define KNI_THREADS_MAX 256u
+
 struct kni_threads;
 
 /* worker in 0..n_workers-1. */
 typedef void (*kni_threads_fn)(void *arg, uint32_t worker, uint32_t n_workers);
 
-/* n_threads 1..256; 0: kni_cpu_count(). */
+/* n_threads 1..KNI_THREADS_MAX; 0: kni_cpu_count(), but no more than that. KN_E_ARG, KN_E_NOMEM. */
 enum kn_status kni_threads_open(struct kni_threads **out, uint32_t n_threads);
 void kni_threads_close(struct kni_threads **threads);
 uint32_t kni_threads_count(const struct kni_threads *threads);

@@ -102,7 +102,7 @@ static void limits(void **state)
     assert_int_equal(kni_threads_open(&t, 257), KN_E_ARG);
     assert_null(t);
     assert_int_equal(kni_threads_open(&t, 0), KN_OK);
-    assert_int_equal(kni_threads_count(t), kni_cpu_count());
+    assert_int_equal(kni_threads_count(t), kni_cpu_count() < MAX ? kni_cpu_count() : MAX); /* machines with more processors open too */
     kni_threads_close(&t);
     kni_threads_close(&t); /* NULL is fine */
     uint64_t before = kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes;
