@@ -11,7 +11,7 @@
 enum kn_status kni_file_map_open(struct kni_file_map *out, const char *path, struct kn_err *err)
 {
     *out = (struct kni_file_map){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must be refused, not waited for */
     if (fd < 0)
         return kni_err_set(err, errno == ENOENT ? KN_E_NOT_FOUND : KN_E_IO, "cannot open %s: %s", path, strerror(errno));
     struct stat st;

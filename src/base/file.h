@@ -9,7 +9,7 @@
 
 struct kni_file_map { const void *data; size_t n_bytes; };
 
-/* Maps path. An empty file or a directory is KN_E_FORMAT. The map outlives the file's name; a file truncated while
+/* Maps path. An empty file, a directory or a pipe is KN_E_FORMAT. The map outlives the file's name; a file truncated while
  * mapped raises SIGBUS on access, as for every program that maps its model. */
 enum kn_status kni_file_map_open(struct kni_file_map *out, const char *path, struct kn_err *err);
 void kni_file_map_close(struct kni_file_map *map);
