@@ -5,7 +5,7 @@
  *
  *     [ header: size, tag, offset ][ payload, aligned ]
  *
- * Memory from libraries (OpenBLAS, libavcodec, LMDB) is not counted. Any thread.
+ * Memory from libraries (libavcodec, zstd, LMDB) is not counted. Any thread.
  */
 #ifndef KNI_BASE_ALLOC_H
 #define KNI_BASE_ALLOC_H

@@ -2,9 +2,12 @@
 #include "base/hash.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <sodium.h>
 #include <string.h>
 #include <xxhash.h>
+
+#include "base/log.h"
 
 _Static_assert(sizeof(struct kni_hasher) >= sizeof(crypto_generichash_blake2b_state), "opaque holds the state");
 
@@ -13,8 +16,18 @@ static crypto_generichash_blake2b_state *state(struct kni_hasher *h)
     return (crypto_generichash_blake2b_state *)(void *)h->opaque;
 }
 
+/* libsodium wants to be started before any other call; it then also picks the machine's best BLAKE2b. Should that fail,
+ * its plain C form stays in place, which gives the same bytes. */
+static void start_sodium(void)
+{
+    if (sodium_init() < 0)
+        kni_log(KN_LOG_LEVEL_WARN, "base", "libsodium could not start; hashes are right, but may be slower");
+}
+
 void kni_hasher_init(struct kni_hasher *h, const void *key, size_t key_bytes)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start_sodium);
     assert(key_bytes <= crypto_generichash_blake2b_KEYBYTES_MAX);
     crypto_generichash_blake2b_init(state(h), key, key_bytes, KNI_HASH_BYTES);
 }
