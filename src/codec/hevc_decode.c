@@ -12,14 +12,15 @@
 
 #include <assert.h>
 #include <libavcodec/avcodec.h>
-#include <libavutil/imgutils.h>
-#include <pthread.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/le.h"
 #include "codec/hevc_syntax.h"
 
+/* Added to the level of all that a context says, which lifts it above AV_LOG_TRACE, the least important level there is:
+ * libavcodec stays silent here, and the process's log callback and level, which are not ours, stay as they are. */
+#define QUIET 100
 #define MAX_PICTURES 24u /* held at once: 17 by the decoder at most, plus the ones in our hands */
 
 struct kni_hevc_decoder {
@@ -36,16 +37,6 @@ struct kni_hevc_decoder {
     uint32_t n_peak;
     size_t peak_bytes;
 };
-
-static void silent(void *avcl, int level, const char *format, va_list args)
-{
-    (void)avcl, (void)level, (void)format, (void)args;
-}
-
-static void silence_once(void)
-{
-    av_log_set_callback(silent);
-}
 
 static void drop_spare(struct kni_hevc_decoder *d)
 {
@@ -115,8 +106,6 @@ static enum kn_status no_memory(struct kn_err *err)
 
 static enum kn_status make_decoder(struct kni_hevc_decoder **out, struct kn_err *err)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, silence_once);
     const AVCodec *codec = avcodec_find_decoder(AV_CODEC_ID_HEVC);
     if (!codec)
         return kni_err_set(err, KN_E_UNSUPPORTED, "this libavcodec has no HEVC decoder: install one that has, or use preset exact");
@@ -131,6 +120,7 @@ static enum kn_status make_decoder(struct kni_hevc_decoder **out, struct kn_err 
         return no_memory(err);
     d->context->opaque = d;
     d->context->get_buffer2 = get_buffer;
+    d->context->log_level_offset = QUIET;
     d->context->thread_count = 1;
     d->context->flags = AV_CODEC_FLAG_LOW_DELAY;
     d->context->err_recognition = AV_EF_CRCCHECK | AV_EF_BITSTREAM | AV_EF_BUFFER | AV_EF_EXPLODE;

@@ -7,7 +7,7 @@
  * expected size and format, any complaint of the decoder refuses the stream. Picture memory comes from kni_alloc, is counted,
  * and is bounded by the pictures that a decoder may hold (17) times their size.
  *
- * Owner: one thread a handle. libavcodec's own log is turned off for the process.
+ * Owner: one thread a handle. libavcodec says nothing about these streams; its log settings are left to the program.
  */
 #ifndef KNI_CODEC_HEVC_DECODE_H
 #define KNI_CODEC_HEVC_DECODE_H

@@ -5,6 +5,7 @@
  */
 #include "unit/codec/codec_support.h"
 
+#include <libavutil/log.h>
 #include <pthread.h>
 #if TEST_DE265
 #include <libde265/de265.h>
@@ -296,6 +297,42 @@ static void flips(void **state)
     free(bytes);
 }
 
+static unsigned n_heard;
+
+static void hear(void *about, int level, const char *format, va_list args)
+{
+    (void)about, (void)format, (void)args;
+    n_heard += level <= AV_LOG_TRACE;
+}
+
+/* Damage is told through statuses: nothing reaches the log at any level that there is, and the process's callback, which may
+ * belong to the program, stays in place. */
+static void decoder_is_silent(void **state)
+{
+    (void)state;
+    uint8_t *bytes;
+    size_t n;
+    section_of(W, H, 2, &bytes, &n);
+    int level = av_log_get_level();
+    av_log_set_level(AV_LOG_TRACE);
+    av_log_set_callback(hear);
+    av_log(NULL, AV_LOG_ERROR, "heard");
+    assert_int_equal(n_heard, 1);
+    unsigned refused = 0;
+    for (size_t i = 12; i < n; i += i < 200 ? 1 : 17) {
+        bytes[i] ^= 0x55;
+        refused += decode(bytes, n, W, H, 2) != KN_OK;
+        bytes[i] ^= 0x55;
+    }
+    assert_int_equal(n_heard, 1);
+    assert_true(refused > 50);
+    av_log(NULL, AV_LOG_ERROR, "heard");
+    assert_int_equal(n_heard, 2);
+    av_log_set_callback(av_log_default_callback);
+    av_log_set_level(level);
+    free(bytes);
+}
+
 static void *worker(void *arg)
 {
     unsigned *bad = arg;
@@ -326,7 +363,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bit_for_bit), cmocka_unit_test(second_opinion), cmocka_unit_test(streams_stand_alone), cmocka_unit_test(wrong_expectations), cmocka_unit_test(cut_everywhere),
-        cmocka_unit_test(refusal),     cmocka_unit_test(units),          cmocka_unit_test(flips),              cmocka_unit_test(threads),
+        cmocka_unit_test(refusal),     cmocka_unit_test(units),          cmocka_unit_test(flips),              cmocka_unit_test(decoder_is_silent), cmocka_unit_test(threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
