@@ -157,7 +157,7 @@ static int parse_choice(int option, const char *text, struct kn_run_opts *o)
     default:
         if ((i = kn_app_parse_name(text, levels, 3)) < 0)
             return bad("--cpu", text, "ref, avx2 or avx512");
-        o->engine.cpu_level_max_plus_1 = (enum kn_cpu_level)(i + 1);
+        o->engine.cpu_level_max_plus_1 = (uint32_t)i + 1;
         return 0;
     }
 }

@@ -42,7 +42,7 @@ enum kn_preset {
     KN_PRESET_TILES = 2    /* KVCodec's token-tiles layout, lossless HEVC of quantised integers: lossy */
 };
 
-/* CPU levels that kernels may use, as a mask for opts.cpu_mask. */
+/* CPU levels that kernels may use: see cpu_level_max_plus_1. */
 enum kn_cpu_level { KN_CPU_LEVEL_REF = 0, KN_CPU_LEVEL_AVX2 = 1, KN_CPU_LEVEL_AVX512 = 2 };
 
 struct kn_tiles_opts {
@@ -58,7 +58,8 @@ struct kn_engine_opts {
     uint32_t prefill_chunk;   /* prompt tokens per step, 1..8192; 0: 256 */
     uint64_t pool_bytes;      /* KV pool; 0: enough for one sequence of n_ctx tokens */
     enum kn_kv_type kv_type;  /* f16 by default */
-    enum kn_cpu_level cpu_level_max_plus_1; /* 0: best that the machine has; otherwise 1 + the highest level allowed */
+    uint32_t cpu_level_max_plus_1; /* 0: best that the machine has; otherwise 1 + the highest enum kn_cpu_level allowed. It is
+                               the process's: open engines with different levels one after the other, not at once */
     bool no_prefix_cache;     /* do not reuse blocks between requests */
     const char *store_url;    /* NULL: no store */
     uint64_t store_max_bytes; /* as struct kn_store_opts */
@@ -126,7 +127,7 @@ struct kn_engine_stats {
     uint64_t publish_errors, publish_ns;
     uint64_t n_steps, n_step_tokens;
     uint32_t n_threads;
-    enum kn_cpu_level cpu_level;
+    enum kn_cpu_level cpu_level; /* of the kernels in use */
 };
 
 /* Opens an engine on a model (which it references). Errors: KN_E_NOMEM, KN_E_ARG, KN_E_IO (store; said with its path). */

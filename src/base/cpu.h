@@ -12,8 +12,7 @@ enum kni_cpu_flag {
     KNI_CPU_FLAG_AVX2 = 1 << 0, /* AVX2 + FMA + F16C + BMI2, the level below which only references run */
     KNI_CPU_FLAG_AVX512 = 1 << 1, /* F, BW, VL, DQ */
     KNI_CPU_FLAG_AVX512_VNNI = 1 << 2,
-    KNI_CPU_FLAG_AVX512_BF16 = 1 << 3,
-    KNI_CPU_FLAG_AVX_VNNI = 1 << 4
+    KNI_CPU_FLAG_AVX512_BF16 = 1 << 3
 };
 
 /* Flags of the machine, less those masked out. Any thread. */

@@ -48,19 +48,44 @@ enum kn_preset kni_preset_from_name(const char *name)
     return KN_PRESET_DEFAULT;
 }
 
+static enum kn_status find_encoder(const struct kni_codec_opts *opts, const struct kni_layout_ops **out, struct kn_err *err)
+{
+    enum kn_preset preset = opts->preset == KN_PRESET_DEFAULT ? KN_PRESET_EXACT : opts->preset;
+    *out = layout_of_preset(preset);
+    return *out ? KN_OK : kni_err_set(err, KN_E_ARG, "unknown preset %d; use exact or tiles", (int)preset);
+}
+
+/* What encode writes into the header, from meta and the handle's options. */
+static enum kn_status plan(const struct kni_codec *codec, const struct kni_chunk_meta *meta, struct kni_container_header *out, struct kn_err *err)
+{
+    const struct kni_layout_ops *ops = codec->encoder;
+    *out = (struct kni_container_header){.meta = *meta, .layout = ops->layout, .backend = ops->backend};
+    out->meta.preset = ops->preset;
+    enum kn_status s = kni_container_check_header(out, err); /* ranges first: tilings divide by them */
+    return s == KN_OK ? ops->plan(codec, out, err) : s;
+}
+
+enum kn_status kni_codec_check(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kn_err *err)
+{
+    struct kni_codec codec = {.tiles_opts = opts->tiles};
+    struct kni_container_header header;
+    enum kn_status s = find_encoder(opts, &codec.encoder, err);
+    return s == KN_OK ? plan(&codec, meta, &header, err) : s;
+}
+
 enum kn_status kni_codec_open(struct kni_codec **out, const struct kni_codec_opts *opts, struct kn_err *err)
 {
     *out = NULL;
-    enum kn_preset preset = opts->preset == KN_PRESET_DEFAULT ? KN_PRESET_EXACT : opts->preset;
-    const struct kni_layout_ops *encoder = layout_of_preset(preset);
-    if (!encoder)
-        return kni_err_set(err, KN_E_ARG, "unknown preset %d; use exact or tiles", (int)preset);
+    const struct kni_layout_ops *encoder;
+    enum kn_status s = find_encoder(opts, &encoder, err);
+    if (s != KN_OK)
+        return s;
     struct kni_codec *codec = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *codec, 0);
     if (!codec)
         return kni_err_set(err, KN_E_NOMEM, "no memory for a codec handle");
     codec->encoder = encoder;
     codec->tiles_opts = opts->tiles;
-    enum kn_status s = encoder->open_encoder(codec, err);
+    s = encoder->open_encoder(codec, err);
     if (s != KN_OK)
         kni_codec_close(&codec);
     *out = codec;
@@ -108,13 +133,12 @@ enum kn_status kni_chunk_encode(struct kni_codec *codec, const struct kni_chunk_
     *n_bytes = 0;
     const struct kni_layout_ops *ops = codec->encoder;
     struct kni_container_writer w = {0};
-    struct kni_container_header header = {.meta = *meta, .layout = ops->layout, .backend = ops->backend};
+    struct kni_container_header header;
     if (meta->preset != KN_PRESET_DEFAULT && meta->preset != ops->preset)
         return kni_err_set(err, KN_E_ARG, "this codec handle encodes preset %s, not %s", ops->name, kni_preset_name(meta->preset));
-    header.meta.preset = ops->preset;
     enum kn_status s = check_view(meta, view, err);
     if (s == KN_OK)
-        s = ops->plan(codec, &header, err);
+        s = plan(codec, meta, &header, err);
     if (s == KN_OK)
         s = kni_container_writer_init(&w, &header, err);
     if (s == KN_OK)

@@ -40,6 +40,10 @@ struct kni_codec_opts {
 enum kn_status kni_codec_open(struct kni_codec **out, const struct kni_codec_opts *opts, struct kn_err *err);
 void kni_codec_close(struct kni_codec **codec);
 
+/* Whether chunks like meta can be encoded with opts, so that a wrong setting is refused at open and not at each publish.
+ * Looks at shape, token count and tiling, needs no plugin. KN_E_ARG says which does not fit. */
+enum kn_status kni_codec_check(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kn_err *err);
+
 /* Encodes positions meta->first_token .. + n_tokens of view. *data is allocated (kni_free by the caller), *n_bytes its size. */
 enum kn_status kni_chunk_encode(struct kni_codec *codec, const struct kni_chunk_meta *meta, const struct kni_kv_view *view,
                                 void **data, size_t *n_bytes, struct kn_err *err);

@@ -211,12 +211,18 @@ enum kn_status kni_container_match(const struct kni_container *c, const struct k
 
 /* ---- writing */
 
+enum kn_status kni_container_check_header(const struct kni_container_header *header, struct kn_err *err)
+{
+    const char *bad = bad_field(header);
+    return bad ? kni_err_set(err, KN_E_ARG, "chunk to encode: %s out of range (doc/format-chunk.md has the ranges)", bad) : KN_OK;
+}
+
 enum kn_status kni_container_writer_init(struct kni_container_writer *w, const struct kni_container_header *header, struct kn_err *err)
 {
     memset(w, 0, sizeof *w);
-    const char *bad = bad_field(header);
-    if (bad)
-        return kni_err_set(err, KN_E_ARG, "chunk to encode: %s out of range", bad);
+    enum kn_status s = kni_container_check_header(header, err);
+    if (s != KN_OK)
+        return s;
     w->header = *header;
     w->section_at = header_bytes(header->n_sections);
     if (!kni_container_writer_reserve(w, w->section_at))

@@ -20,7 +20,8 @@
 #define KNI_CONTAINER_FIXED_BYTES 128u
 #define KNI_CONTAINER_ENTRY_BYTES 32u
 
-/* Bounds of what a reader accepts: far above real models, far below what would let a forged header ask for gigabytes. */
+/* Bounds of what a reader accepts, far above real models, so that no product of them overflows. Memory is asked for only
+ * after kni_container_match: a forged header gets no more than a true one of the expected shape. */
 #define KNI_CONTAINER_MAX_SECTIONS 8192u
 #define KNI_CONTAINER_MAX_LAYERS 1024u
 #define KNI_CONTAINER_MAX_KV_HEADS 256u
@@ -80,6 +81,8 @@ struct kni_container_writer {
     uint32_t n_done;   /* sections ended */
 };
 
+/* KN_E_ARG naming the field of a chunk to encode that no container can hold. */
+enum kn_status kni_container_check_header(const struct kni_container_header *header, struct kn_err *err);
 /* header->n_sections must be final; room for the header is set aside. KN_E_NOMEM, KN_E_ARG (a field out of range). */
 enum kn_status kni_container_writer_init(struct kni_container_writer *w, const struct kni_container_header *header, struct kn_err *err);
 /* Room for n_bytes more, or NULL when out of memory. The pointer lives until the next call. */

@@ -12,7 +12,9 @@
 #include "base/cpu.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "codec/codec.h"
 #include "engine/engine_state.h"
+#include "kernel/kernels.h"
 
 #define DEFAULT_PREFILL_CHUNK 256u
 #define DEFAULT_CHUNK_TOKENS 256u
@@ -67,7 +69,10 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
                                   .deadline_ms = o->fetch_deadline_ms,
                                   .kv = *layout};
     memcpy(fo.fingerprint, e->model->info.fingerprint, sizeof fo.fingerprint);
-    return kni_fetcher_open(&e->fetcher, &fo, err);
+    struct kni_codec_opts co = {.preset = o->preset, .tiles = o->tiles};
+    struct kni_chunk_meta chunk = {.n_tokens = o->chunk_tokens, .kv = *layout};
+    enum kn_status status = kni_codec_check(&co, &chunk, err); /* here, not in the background at each publish */
+    return status ? status : kni_fetcher_open(&e->fetcher, &fo, err);
 }
 
 static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_opts *o, struct kn_err *err)
@@ -88,6 +93,9 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
                               .kv_type = o->kv_type};
     if ((status = kni_run_open(&e->run, &ro, err)))
         return status;
+    struct kni_kernels kernels; /* the same look-up as the run's: the machine may know a level for which there is no kernel */
+    kni_kernels_init(&kernels, kni_cpu_flags());
+    e->cpu_level = kernels.cpu_flags & KNI_CPU_FLAG_AVX512 ? KN_CPU_LEVEL_AVX512 : kernels.cpu_flags & KNI_CPU_FLAG_AVX2 ? KN_CPU_LEVEL_AVX2 : KN_CPU_LEVEL_REF;
     if (o->store_url && (status = open_fetcher(e, o, &layout, err)))
         return status;
     struct kni_sched_opts so = {.pool = e->pool,
@@ -130,8 +138,8 @@ enum kn_status kn_engine_open(struct kn_engine **out, struct kn_model *model, co
         return kni_err_set(err, KN_E_NOMEM, "no memory for an engine");
     e->model = kni_model_ref(model);
     e->n_ctx = o.n_ctx ? o.n_ctx : model->hparams.n_ctx_train;
-    /* The mask is the process's: kernels are looked up when the run opens. VNNI in its 256-bit form belongs to AVX2. */
-    static const uint32_t masks[] = {UINT32_MAX, 0, KNI_CPU_FLAG_AVX2 | KNI_CPU_FLAG_AVX_VNNI, UINT32_MAX};
+    /* The mask is the process's: kernels are looked up when the run opens. */
+    static const uint32_t masks[] = {UINT32_MAX, 0, KNI_CPU_FLAG_AVX2, UINT32_MAX};
     kni_cpu_set_mask(masks[o.cpu_level_max_plus_1]);
     status = open_stages(e, &o, err);
     if (status)
@@ -172,7 +180,6 @@ void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats 
     struct kni_pool_stats pool = kni_pool_get_stats(engine->pool);
     struct kni_sched_stats sched = kni_sched_get_stats(engine->sched);
     struct kni_kv_layout layout = kni_pool_layout(engine->pool);
-    uint32_t flags = kni_cpu_flags();
     *out = (struct kn_engine_stats){
         .n_blocks = pool.n_blocks,
         .n_free_blocks = pool.n_free_blocks,
@@ -182,7 +189,7 @@ void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats 
         .n_steps = sched.n_steps,
         .n_step_tokens = sched.n_step_tokens,
         .n_threads = kni_threads_count(engine->threads),
-        .cpu_level = flags & KNI_CPU_FLAG_AVX512 ? KN_CPU_LEVEL_AVX512 : flags & KNI_CPU_FLAG_AVX2 ? KN_CPU_LEVEL_AVX2 : KN_CPU_LEVEL_REF,
+        .cpu_level = engine->cpu_level,
     };
     if (engine->fetcher) {
         struct kni_publish_stats p;

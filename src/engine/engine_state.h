@@ -27,6 +27,7 @@ struct kn_engine {
     struct kni_sched *sched;
     struct kn_request *requests; /* open ones */
     uint32_t n_ctx;
+    enum kn_cpu_level cpu_level; /* of the kernels in use */
 };
 
 struct kn_request {

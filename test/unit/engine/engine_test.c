@@ -11,7 +11,9 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "device/kv_view.h"
+#include "kernel/kernels.h"
 #include "support/engine_bed.h"
 
 static struct kn_model *model;
@@ -74,7 +76,7 @@ static void test_bad_engine_options(void **state)
         {{.n_threads = 257}, "n_threads is 257"},
         {{.prefill_chunk = 8193}, "prefill_chunk is 8193"},
         {{.kv_type = (enum kn_kv_type)2}, "kv_type is 2"},
-        {{.cpu_level_max_plus_1 = (enum kn_cpu_level)4}, "cpu_level_max_plus_1 is 4"},
+        {{.cpu_level_max_plus_1 = 4}, "cpu_level_max_plus_1 is 4"},
         {{.preset = (enum kn_preset)9}, "preset 9"},
         {{.chunk_tokens = 100}, "chunk_tokens is 100"},
         {{.pool_bytes = block_bytes - 1}, "pool_bytes"},
@@ -96,6 +98,53 @@ static void test_bad_engine_options(void **state)
     assert_int_equal(kn_engine_open(&e, NULL, &o, NULL), KN_E_ARG);
     kn_engine_close(&e);
     kn_engine_close(NULL);
+}
+
+/* The level is that of the kernels, stays the engine's when another one opens, and is never above what was asked for. */
+static void test_cpu_level(void **state)
+{
+    (void)state;
+    struct kni_kernels best;
+    kni_kernels_init(&best, kni_cpu_flags_all());
+    enum kn_cpu_level has = best.cpu_flags & KNI_CPU_FLAG_AVX2 ? KN_CPU_LEVEL_AVX2 : KN_CPU_LEVEL_REF;
+    struct kn_engine *e[4];
+    for (unsigned i = 0; i < 4; i++) {
+        struct kn_engine_opts o = {.size = sizeof o, .n_threads = 1, .cpu_level_max_plus_1 = (i + 1) % 4};
+        assert_int_equal(kn_engine_open(&e[i], model, &o, NULL), KN_OK);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        struct kn_engine_stats s;
+        kn_engine_get_stats(e[i], &s);
+        assert_int_equal(s.cpu_level, i == 0 ? KN_CPU_LEVEL_REF : has);
+        kn_engine_close(&e[i]);
+    }
+}
+
+/* Settings that no chunk could be coded with are refused at open, before the store's folder is made. */
+static void test_bad_codec_options(void **state)
+{
+    (void)state;
+    const struct { struct kn_engine_opts o; const char *text; } bad[] = {
+        {{.preset = KN_PRESET_TILES, .tiles = {.levels = 3}}, "3 levels"},
+        {{.preset = KN_PRESET_TILES, .tiles = {.tokens_per_picture = 5}}, "5 tokens a picture"},
+        {{.preset = KN_PRESET_TILES, .tiles = {.tile_height = 3}}, "tile height 3"},
+        {{.chunk_tokens = 1u << 20}, "token count"},
+    };
+    char url[300];
+    snprintf(url, sizeof url, "lmdb:%s.never", model_path);
+    for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct kn_engine_opts o = bad[i].o;
+        struct kn_engine *e;
+        struct kn_err err = {0};
+        o.size = sizeof o;
+        o.n_threads = 1;
+        o.store_url = url;
+        assert_int_equal(kn_engine_open(&e, model, &o, &err), KN_E_ARG);
+        assert_null(e);
+        if (!strstr(err.text, bad[i].text))
+            fail_msg("\"%s\" does not say \"%s\"", err.text, bad[i].text);
+        assert_int_equal(access(url + strlen("lmdb:"), F_OK), -1);
+    }
 }
 
 static void test_store_that_cannot_be_opened(void **state)
@@ -524,7 +573,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_engine_options),
-        cmocka_unit_test(test_store_that_cannot_be_opened),
+        cmocka_unit_test(test_cpu_level), cmocka_unit_test(test_bad_codec_options), cmocka_unit_test(test_store_that_cannot_be_opened),
         cmocka_unit_test(test_bad_requests),
         cmocka_unit_test(test_events_and_stats),
         cmocka_unit_test(test_stop_token_ends_the_answer),
