@@ -9,15 +9,23 @@
 
 #include "model/arch.h"
 
-/* A rope.scaling.type other than none changes positions: refused by name. */
+/* A rope.scaling.type other than none changes positions: refused by name. A factor without a type means linear scaling. */
 static enum kn_status check_scaling(struct kni_model_load *load)
 {
     char key[96];
     struct kni_gguf_str type;
+    float factor = 1.0f;
     snprintf(key, sizeof key, "%s.rope.scaling.type", load->prefix);
     enum kn_status status = kni_gguf_get_str(load->gguf, key, &type, load->err);
-    if (status == KN_E_NOT_FOUND || (status == KN_OK && type.n == 4 && !memcmp(type.data, "none", 4)))
+    if (status == KN_OK && type.n == 4 && !memcmp(type.data, "none", 4))
         return KN_OK;
+    if (status == KN_E_NOT_FOUND) {
+        status = kni_arch_get_f32(load, "rope.scaling.factor", 0.0f, 1e9f, false, &factor);
+        if (status == KN_OK && factor != 1.0f)
+            return kni_err_set(load->err, KN_E_UNSUPPORTED, "%s: %s.rope.scaling.factor is %g, but Kinema does not scale RoPE; use a model without it",
+                               load->gguf->path, load->prefix, (double)factor);
+        return status;
+    }
     if (status != KN_OK)
         return status;
     return kni_err_set(load->err, KN_E_UNSUPPORTED, "%s: %s is \"%s\", but Kinema does not scale RoPE; use a model without it", load->gguf->path, key,

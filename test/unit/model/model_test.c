@@ -215,7 +215,14 @@ static void features(void **state)
     expect(&w, KN_E_UNSUPPORTED, "rope.scaling.type", "yarn");
     kn_tiny_model_build(&w, NULL);
     kn_gguf_put_str(&w, "llama.rope.scaling.type", "none");
+    kn_gguf_put_f32(&w, "llama.rope.scaling.factor", 8);
     expect(&w, KN_OK, NULL, NULL);
+    static const float factors[] = {1, 2, 0.5f, NAN, 0}; /* without a type: linear scaling */
+    for (unsigned i = 0; i < 5; i++) {
+        kn_tiny_model_build(&w, NULL);
+        kn_gguf_put_f32(&w, "llama.rope.scaling.factor", factors[i]);
+        expect(&w, i < 1 ? KN_OK : i < 3 ? KN_E_UNSUPPORTED : KN_E_FORMAT, "rope.scaling.factor", NULL);
+    }
     kn_tiny_model_build(&w, NULL);
     kn_gguf_put_u32(&w, "llama.attention.value_length", 64);
     expect(&w, KN_E_UNSUPPORTED, "64", NULL);
