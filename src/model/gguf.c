@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/le.h"
 
 #define MAX_NESTING 4      /* arrays of arrays */
 #define MAX_KEY_BYTES 65535 /* by the specification */
@@ -26,16 +27,6 @@ struct cursor {
     const char *path;
     struct kn_err *err;
 };
-
-static uint32_t load_u32(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-static uint64_t load_u64(const uint8_t *p)
-{
-    return load_u32(p) | (uint64_t)load_u32(p + 4) << 32;
-}
 
 struct kni_gguf_quote kni_gguf_quote(struct kni_gguf_str s)
 {
@@ -68,7 +59,7 @@ static bool take_u32(struct cursor *c, uint32_t *out, const char *what)
 {
     const uint8_t *p = take(c, 4, what);
     if (p)
-        *out = load_u32(p);
+        *out = kni_le32_get(p);
     return p != NULL;
 }
 
@@ -76,7 +67,7 @@ static bool take_u64(struct cursor *c, uint64_t *out, const char *what)
 {
     const uint8_t *p = take(c, 8, what);
     if (p)
-        *out = load_u64(p);
+        *out = kni_le64_get(p);
     return p != NULL;
 }
 
@@ -417,12 +408,12 @@ enum kn_status kni_gguf_get_u32(const struct kni_gguf *gguf, const char *key, ui
     switch (kv->type) {
     case KNI_GGUF_TYPE_U8: v = *p; break;
     case KNI_GGUF_TYPE_I8: v = (int8_t)*p; break;
-    case KNI_GGUF_TYPE_U16: v = p[0] | p[1] << 8; break;
-    case KNI_GGUF_TYPE_I16: v = (int16_t)(p[0] | p[1] << 8); break;
-    case KNI_GGUF_TYPE_U32: v = load_u32(p); break;
-    case KNI_GGUF_TYPE_I32: v = (int32_t)load_u32(p); break;
+    case KNI_GGUF_TYPE_U16: v = kni_le16_get(p); break;
+    case KNI_GGUF_TYPE_I16: v = (int16_t)kni_le16_get(p); break;
+    case KNI_GGUF_TYPE_U32: v = kni_le32_get(p); break;
+    case KNI_GGUF_TYPE_I32: v = (int32_t)kni_le32_get(p); break;
     case KNI_GGUF_TYPE_U64:
-    case KNI_GGUF_TYPE_I64: v = (int64_t)load_u64(p); break; /* above INT64_MAX becomes negative: refused all the same */
+    case KNI_GGUF_TYPE_I64: v = (int64_t)kni_le64_get(p); break; /* above INT64_MAX becomes negative: refused all the same */
     case KNI_GGUF_TYPE_F32: case KNI_GGUF_TYPE_BOOL: case KNI_GGUF_TYPE_STRING: case KNI_GGUF_TYPE_ARRAY: case KNI_GGUF_TYPE_F64:
     default: return wrong_type(gguf, kv, "an integer", err);
     }
@@ -438,10 +429,10 @@ enum kn_status kni_gguf_get_f32(const struct kni_gguf *gguf, const char *key, fl
     if (!kv)
         return KN_E_NOT_FOUND;
     if (kv->type == KNI_GGUF_TYPE_F32) {
-        uint32_t bits = load_u32(kv->value);
+        uint32_t bits = kni_le32_get(kv->value);
         memcpy(out, &bits, sizeof *out);
     } else if (kv->type == KNI_GGUF_TYPE_F64) {
-        uint64_t bits = load_u64(kv->value);
+        uint64_t bits = kni_le64_get(kv->value);
         double d;
         memcpy(&d, &bits, sizeof d);
         if (!(fabs(d) <= 3e38))
@@ -491,7 +482,7 @@ enum kn_status kni_gguf_get_array(const struct kni_gguf *gguf, const char *key, 
 
 struct kni_gguf_str kni_gguf_next_str(const uint8_t **at)
 {
-    struct kni_gguf_str s = {.data = (const char *)*at + 8, .n = (size_t)load_u64(*at)};
+    struct kni_gguf_str s = {.data = (const char *)*at + 8, .n = (size_t)kni_le64_get(*at)};
     *at += 8 + s.n;
     return s;
 }

@@ -6,14 +6,16 @@
  *
  * Fingerprint: BLAKE2b-128 over, in this order, the bytes of the file up to the end of the tensor infos, the file's size as
  * u64 little-endian, and of every tensor in the file's order its first 256 bytes and its last 256 (all of it when it has at
- * most 512). It names the weights that a stored KV cache belongs to: two files that differ only in the middle of tensors
- * whose ends are equal would share a name, which no converter or fine-tune produces.
+ * most 512). It names the weights that a stored KV cache belongs to. Not every byte is read, since that would cost seconds for a
+ * large file: two files of one size that differ only in the middle of tensors share a name. Quantisers and fine-tunes do not
+ * make such pairs, but a tool that rewrites single rows in place can (doc/caveats.md).
  */
 #include "model/model.h"
 
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/le.h"
 #include "model/arch.h"
 #include "model/chat.h"
 
@@ -53,8 +55,7 @@ static void fingerprint(const struct kni_gguf *g, uint8_t out[16])
 {
     struct kni_hasher h;
     uint8_t size[8];
-    for (unsigned i = 0; i < 8; i++)
-        size[i] = (uint8_t)((uint64_t)g->n_bytes >> 8 * i);
+    kni_le64_put(size, g->n_bytes);
     kni_hasher_init(&h, NULL, 0);
     kni_hasher_update(&h, g->data, g->header_bytes);
     kni_hasher_update(&h, size, sizeof size);

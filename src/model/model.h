@@ -16,7 +16,7 @@
 /* One weight matrix or vector, row-major: ne[0] is the row length (input width), ne[1] the number of rows (outputs). */
 struct kni_tensor {
     const char *name;
-    const void *data; /* into the mapped file, at least 32-byte aligned relative to its start as the file says */
+    const void *data; /* into the mapped file, aligned as the file says, 8 bytes at least */
     enum kni_dtype type;
     uint32_t n_dims;
     uint64_t ne[4];

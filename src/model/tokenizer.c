@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/le.h"
 #include "base/log.h"
 
 #define MAX_VOCAB (1u << 24)
@@ -113,8 +114,7 @@ static enum kn_status load_kinds(struct loader *l)
         return kni_err_set(l->err, KN_E_FORMAT, "%s: tokenizer.ggml.token_type has %llu entries for %u tokens; convert the model again", l->gguf->path,
                            (unsigned long long)kv->n_elems, t->n_vocab);
     for (uint32_t i = 0; i < t->n_vocab; i++) {
-        uint32_t kind;
-        memcpy(&kind, kv->value + 4 * (size_t)i, 4);
+        uint32_t kind = kni_le32_get(kv->value + 4 * (size_t)i);
         if (kind < KNI_TOKEN_KIND_NORMAL || kind > KNI_TOKEN_KIND_BYTE)
             return kni_err_set(l->err, KN_E_FORMAT, "%s: token %u has unknown type %u in tokenizer.ggml.token_type; convert the model again", l->gguf->path,
                                i, kind);
