@@ -2,8 +2,7 @@
 /*
  * Writes the corpus of gguf_fuzz: a tiny random model and a file with every kind of metadata value. Not built by default:
  *
- *     cc -D_GNU_SOURCE -Isrc -Iinclude -Itest test/fuzz/model_corpus.c src/base/dtype.c -lm -o model_corpus
- *     ./model_corpus test/fuzz/corpus/gguf_fuzz
+ *     ninja model_corpus && test/model_corpus test/fuzz/corpus/gguf_fuzz
  */
 #include "support/tiny_model.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs a fuzz target without libFuzzer: once on every file of the corpus folder, then on mutations of each (bit flips,
- * truncations, splices from a fixed seed), so that CI exercises the parser even where clang is missing.
+ * truncations, nasty integers) from a seed that is fixed for each file, so that CI exercises the parser even where clang is
+ * missing, and the same way whatever order a file system lists files in.
  */
 #include <dirent.h>
 #include <stdint.h>
@@ -11,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static uint64_t rng = 0x9e3779b97f4a7c15u;
+static uint64_t rng;
 static uint64_t next(void)
 {
     rng ^= rng << 13;
@@ -54,6 +55,7 @@ int main(int argc, char **argv)
         if (!data || !work || fread(data, 1, n, f) != n)
             return 1;
         fclose(f);
+        rng = 0x9e3779b97f4a7c15u;
         run(data, n);
         files++, runs++;
         for (unsigned i = 0; i < mutations && n; i++, runs++) {
