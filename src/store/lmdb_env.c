@@ -71,6 +71,7 @@ static const char *advice(int rc)
     case MDB_CORRUPTED:
     case MDB_PAGE_NOTFOUND: return "; data.mdb is damaged or not an LMDB file: remove the folder or name another, its chunks will be made anew";
     case MDB_VERSION_MISMATCH: return "; data.mdb was written by another LMDB format: name another folder";
+    case ESTALE: return "; its files were removed or replaced while it was open: open it again";
     case MDB_READERS_FULL: return "; too many processes read this store at once";
     default: return "";
     }
@@ -282,6 +283,25 @@ done:
     return s;
 }
 
+/* True when the file that is open has no name any more: what is written to it is lost, and a store under the same path is
+ * another one. map_lock is held. */
+static bool is_gone(const struct kni_lmdb *db)
+{
+    struct stat st;
+    int fd;
+    return db->env && !mdb_env_get_fd(db->env, &fd) && !fstat(fd, &st) && st.st_nlink == 0;
+}
+
+static bool is_same_store(struct kni_lmdb *db, const struct stat *folder)
+{
+    if (db->dev != folder->st_dev || db->ino != folder->st_ino || db->pid != getpid())
+        return false;
+    pthread_rwlock_rdlock(&db->map_lock);
+    bool gone = is_gone(db); /* then the number belongs to a new folder */
+    pthread_rwlock_unlock(&db->map_lock);
+    return !gone;
+}
+
 /* A second handle of this process: it may want to write where the first only reads, or a larger map. */
 static enum kn_status share(struct kni_lmdb *db, bool read_only, uint64_t map_bytes, struct kn_err *err)
 {
@@ -324,7 +344,7 @@ enum kn_status kni_lmdb_open(struct kni_lmdb **out, const char *path, bool read_
         return s;
     pthread_mutex_lock(&registry_lock);
     for (struct kni_lmdb *db = registry; db; db = db->next)
-        if (db->dev == st.st_dev && db->ino == st.st_ino && db->pid == getpid()) {
+        if (is_same_store(db, &st)) {
             s = share(db, read_only, map_bytes, err);
             *out = s ? NULL : db;
             goto done;
@@ -413,7 +433,7 @@ int kni_lmdb_begin(struct kni_lmdb *db, bool write, MDB_txn **txn)
     *txn = NULL;
     for (int tries = 0;; tries++) {
         pthread_rwlock_rdlock(&db->map_lock);
-        int rc = db->empty ? MDB_NOTFOUND : !db->env ? MDB_PANIC : mdb_txn_begin(db->env, NULL, write ? 0 : MDB_RDONLY, txn);
+        int rc = db->empty ? MDB_NOTFOUND : !db->env ? MDB_PANIC : is_gone(db) ? ESTALE : mdb_txn_begin(db->env, NULL, write ? 0 : MDB_RDONLY, txn);
         if (!rc)
             return 0;
         pthread_rwlock_unlock(&db->map_lock);

@@ -204,6 +204,38 @@ static void no_permission(void **state)
     folder_remove(&f);
 }
 
+/* Removed while open: errors that say so, no writing into a file without a name, and a new store under the same path. */
+static void a_removed_store_is_noticed(void **state)
+{
+    struct folder f;
+    struct kni_chunk_meta m;
+    struct kni_store_key key;
+    struct kn_err err = {0};
+    uint32_t n_found;
+    size_t n;
+    (void)state;
+    folder_make(&f);
+    void *data = test_container(1, 1, &m, &n);
+    kni_store_key_make(&key, &m, NULL);
+    struct kn_store *old = store_open(&f, 0, 0, false);
+    assert_int_equal(kni_store_put(old, key.text, &m, data, n, &err), KN_OK);
+    folder_remove(&f);
+    assert_int_equal(kni_store_put(old, key.text, &m, data, n, &err), KN_E_IO);
+    assert_non_null(strstr(err.text, "removed"));
+    assert_int_equal(kni_store_lookup(old, &key, 1, &n_found, &err), KN_E_IO);
+    assert_int_equal(n_found, 0);
+    assert_int_equal(mkdir(f.path, 0777), 0); /* often the same inode again */
+    struct kn_store *new = store_open(&f, 0, 0, false);
+    assert_false(has(new, 1, 1));
+    assert_int_equal(try_put(new, 2, 1), KN_OK);
+    assert_int_equal(kni_store_put(old, key.text, &m, data, n, &err), KN_E_IO);
+    kn_store_close(&old);
+    assert_true(has(new, 2, 1));
+    kn_store_close(&new);
+    kni_free(data);
+    folder_remove(&f);
+}
+
 static void *big(uint64_t seed, size_t n)
 {
     uint64_t *p = malloc(n);
@@ -324,6 +356,7 @@ int main(void)
         cmocka_unit_test(no_permission),
         cmocka_unit_test(map_grows_in_another_process),
         cmocka_unit_test(a_dead_reader_stops_pinning),
+        cmocka_unit_test(a_removed_store_is_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
