@@ -138,17 +138,22 @@ static enum kn_status store_lookup(struct kn_store *store, const struct kni_stor
     if (rc) /* MDB_NOTFOUND: no tables yet, so nothing is there */
         return rc == MDB_NOTFOUND ? KN_OK : kni_lmdb_err(err, s->db, "lookup", rc);
     uint32_t i = 0;
+    bool damaged = false;
     for (; i < n_keys; i++) {
         MDB_val key = val_of(keys[i].text), val;
         struct kni_store_entry e;
         if ((rc = mdb_get(txn, s->db->manifest, &key, &val)))
             break;
-        if (kni_store_entry_decode(&e, val.mv_data, val.mv_size) || kni_store_entry_is_expired(&e, store->ttl_s, now))
+        if ((damaged = kni_store_entry_decode(&e, val.mv_data, val.mv_size)) || kni_store_entry_is_expired(&e, store->ttl_s, now))
             break;
-        if ((rc = mdb_get(txn, s->db->chunk, &key, &val)) || val.mv_size != e.n_bytes) /* its size only: no page of it is read */
+        rc = mdb_get(txn, s->db->chunk, &key, &val); /* its size only: no page of it is read */
+        if ((damaged = rc == MDB_NOTFOUND || (!rc && val.mv_size != e.n_bytes)) || rc)
             break;
     }
     kni_lmdb_end(s->db, txn, false, 0);
+    if (damaged)
+        kni_log(KN_LOG_LEVEL_WARN, "store", "lmdb:%s: chunk %s is listed, but its entry or its data is damaged or gone: not used; the next publish replaces it",
+                s->db->path, keys[i].text);
     *n_found = i;
     return rc && rc != MDB_NOTFOUND ? kni_lmdb_err(err, s->db, "lookup", rc) : KN_OK;
 }
