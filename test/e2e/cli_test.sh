@@ -133,4 +133,21 @@ kill -INT $pid # a background job of a script ignores SIGINT by inheritance; the
 status=0
 wait $pid || status=$?
 [ $status -eq 130 ] || fail "after an interrupt the status is $status, wanted 130: $(cat "$work/err")"
+
+# ---- also while it waits for its prompt
+mkfifo "$work/fifo"
+"$bin" run -m "$model" - <"$work/fifo" >"$work/answer" 2>"$work/err" &
+pid=$!
+exec 9>"$work/fifo" # opens once the reader is there, and keeps it waiting
+for _ in $(seq 100); do # until it catches SIGINT; the signal's default action would end it with 130 as well
+  (($((16#$(sed -n 's/^SigCgt:[[:space:]]*//p' /proc/$pid/status))) & 2)) && break
+  sleep 0.1
+done
+sleep 0.3
+kill -INT $pid
+status=0
+wait $pid || status=$?
+exec 9>&-
+[ $status -eq 130 ] || fail "an interrupt instead of a prompt: status $status, wanted 130: $(cat "$work/err")"
+grep -q 'cannot read -' "$work/err" || fail "an interrupt instead of a prompt ended it without a word"
 finish
