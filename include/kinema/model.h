@@ -43,6 +43,7 @@ struct kn_model_info {
     uint32_t n_layer, n_embd, n_head, n_kv_head, d_head, n_ff, n_vocab;
     uint32_t n_ctx_train; /* tokens */
     uint32_t n_tensors;
+    uint32_t window; /* keys that layers with a sliding window see; 0: all layers see all keys */
     float rope_base, rms_eps;
     int32_t bos, eos, eot; /* token ids, -1 when absent */
 };

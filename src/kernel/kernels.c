@@ -11,7 +11,8 @@ static void fill_ref(struct kni_kernels *k)
     k->rmsnorm = kni_rmsnorm_ref;
     k->rope[0] = kni_rope_norm_ref;
     k->rope[1] = kni_rope_neox_ref;
-    k->silu_mul = kni_silu_mul_ref;
+    k->act_mul[0] = kni_silu_mul_ref;
+    k->act_mul[1] = kni_gelu_mul_ref;
     k->softmax_tile = kni_softmax_tile_ref;
     k->scale = kni_scale_ref;
     k->exp = kni_exp_ref;
@@ -37,7 +38,8 @@ static void fill_avx2(struct kni_kernels *k)
     k->rmsnorm = kni_rmsnorm_avx2;
     k->rope[0] = kni_rope_norm_avx2;
     k->rope[1] = kni_rope_neox_avx2;
-    k->silu_mul = kni_silu_mul_avx2;
+    k->act_mul[0] = kni_silu_mul_avx2;
+    k->act_mul[1] = kni_gelu_mul_avx2;
     k->softmax_tile = kni_softmax_tile_avx2;
     k->scale = kni_scale_avx2;
     k->exp = kni_exp_avx2;

@@ -21,12 +21,13 @@
 #define KNI_KERNELS_N_DTYPE 31u
 #define KNI_KERNELS_N_KV_TYPE 2u
 #define KNI_KERNELS_N_ROPE_STYLE 2u
+#define KNI_KERNELS_N_ACT 2u
 
 struct kni_kernels {
     uint32_t cpu_flags; /* those that were used */
     kni_rmsnorm_fn rmsnorm;
     kni_rope_fn rope[KNI_KERNELS_N_ROPE_STYLE]; /* NORM, NEOX */
-    kni_silu_mul_fn silu_mul;
+    kni_act_mul_fn act_mul[KNI_KERNELS_N_ACT]; /* SILU, GELU */
     kni_softmax_tile_fn softmax_tile;
     kni_scale_fn scale;
     kni_exp_fn exp;

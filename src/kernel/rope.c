@@ -3,10 +3,16 @@
 
 #include <math.h>
 
-void kni_rope_table(float *cos_row, float *sin_row, uint32_t pos, uint32_t n_pairs, float base)
+void kni_rope_freqs(double *freqs, uint32_t n_pairs, float base, float scale, const float *factors)
+{
+    for (uint32_t i = 0; i < n_pairs; i++)
+        freqs[i] = (double)scale * pow((double)base, -(double)i / n_pairs) / (factors ? (double)factors[i] : 1.0);
+}
+
+void kni_rope_table(float *cos_row, float *sin_row, uint32_t pos, uint32_t n_pairs, const double *freqs)
 {
     for (uint32_t i = 0; i < n_pairs; i++) {
-        double angle = pos * pow((double)base, -(double)i / n_pairs);
+        double angle = pos * freqs[i];
         cos_row[i] = (float)cos(angle);
         sin_row[i] = (float)sin(angle);
     }

@@ -27,7 +27,16 @@ struct kni_arch {
     enum kn_status (*load_weights)(struct kni_model_load *load);
 };
 
-extern const struct kni_arch kni_arch_llama;
+extern const struct kni_arch kni_arch_llama, kni_arch_qwen2, kni_arch_qwen3, kni_arch_gemma3;
+
+/* Keys that every architecture has, with what follows from them: sizes, one RoPE and its scaling (none or linear), scores
+ * scaled by 1/sqrt(d_head). Refuses experts and keys that would change the sum otherwise. */
+enum kn_status kni_arch_load_common(struct kni_model_load *load);
+/* Embedding, output norm and matrix (tied when absent), and the nine tensors that every layer has. */
+enum kn_status kni_arch_load_base(struct kni_model_load *load);
+/* blk.<index>.<name>: as kni_arch_get_tensor. */
+enum kn_status kni_arch_get_layer_tensor(struct kni_model_load *load, uint32_t index, const char *name, uint64_t n_in, uint64_t n_out, bool required,
+                                         const struct kni_tensor **out);
 
 /* <prefix>.<key> as an integer in low..high. With required false a missing key leaves *out. */
 enum kn_status kni_arch_get_u32(struct kni_model_load *load, const char *key, uint32_t low, uint32_t high, bool required, uint32_t *out);

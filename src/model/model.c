@@ -21,7 +21,7 @@
 
 #define SAMPLE_BYTES 256u
 
-static const struct kni_arch *const archs[] = {&kni_arch_llama};
+static const struct kni_arch *const archs[] = {&kni_arch_llama, &kni_arch_qwen2, &kni_arch_qwen3, &kni_arch_gemma3};
 
 static enum kn_status find_arch(struct kni_model_load *load, const struct kni_arch **out)
 {
@@ -36,7 +36,7 @@ static enum kn_status find_arch(struct kni_model_load *load, const struct kni_ar
             *out = archs[i];
             return KN_OK;
         }
-    return kni_err_set(load->err, KN_E_UNSUPPORTED, "%s: architecture \"%s\" is not supported; use a model of architecture llama", load->gguf->path,
+    return kni_err_set(load->err, KN_E_UNSUPPORTED, "%s: architecture \"%s\" is not supported; use a model of architecture llama, qwen2, qwen3 or gemma3", load->gguf->path,
                        kni_gguf_quote(name).text);
 }
 
@@ -94,7 +94,7 @@ static enum kn_status fill_info(struct kni_model_load *load, const struct kni_ar
         .pre_tokenizer = text_of(m, "tokenizer.ggml.pre"), .file_bytes = g->n_bytes,
         .kv_bytes_per_token = (uint64_t)h->n_layer * 2 * h->n_kv_head * h->d_head * 2,
         .n_layer = h->n_layer, .n_embd = h->n_embd, .n_head = h->n_head, .n_kv_head = h->n_kv_head, .d_head = h->d_head, .n_ff = h->n_ff,
-        .n_vocab = h->n_vocab, .n_ctx_train = h->n_ctx_train, .n_tensors = g->n_tensors, .rope_base = h->rope_base, .rms_eps = h->rms_eps,
+        .n_vocab = h->n_vocab, .n_ctx_train = h->n_ctx_train, .n_tensors = g->n_tensors, .rope_base = h->ropes[0].base, .window = h->window, .rms_eps = h->rms_eps,
         .bos = m->tokenizer->bos, .eos = m->tokenizer->eos, .eot = m->tokenizer->eot,
     };
     if (!m->info.name || !m->info.pre_tokenizer)

@@ -24,17 +24,38 @@ struct kni_tensor {
 };
 
 enum kni_rope_style { KNI_ROPE_STYLE_NORM = 0 /* pairs (2i, 2i+1) */, KNI_ROPE_STYLE_NEOX = 1 /* pairs (i, i+d/2) */ };
+enum kni_act { KNI_ACT_SILU = 0, KNI_ACT_GELU = 1 /* the tanh form */ };
+
+#define KNI_ROPES_MAX 2u
+
+/* Pair i turns by pos * scale * base^(-2i / rope_dim) / factors[i]. */
+struct kni_rope {
+    float base, scale;
+    const struct kni_tensor *factors; /* [rope_dim / 2]; NULL: all 1 */
+};
 
 struct kni_hparams {
     uint32_t n_layer, n_embd, n_head, n_kv_head, d_head, n_ff, n_vocab, n_ctx_train;
     uint32_t rope_dim; /* rotated components of a head, even, at most d_head */
     enum kni_rope_style rope_style;
-    float rope_base, rms_eps;
+    uint32_t n_ropes; /* 1..KNI_ROPES_MAX */
+    struct kni_rope ropes[KNI_ROPES_MAX];
+    uint32_t window; /* keys that a layer with a window sees, its own among them; 0: no layer has one */
+    enum kni_act act;
+    float rms_eps;
+    float attn_scale;    /* of scores */
+    float embed_scale;   /* of embeddings */
+    float logit_softcap; /* c: logits become c * tanh(logit / c); 0: they stay */
 };
 
-/* Absent tensors are NULL. */
+/* What one layer computes with. Absent tensors are NULL: no bias is added, no norm is taken. */
 struct kni_layer {
     const struct kni_tensor *attn_norm, *wq, *wk, *wv, *wo, *ffn_norm, *w_gate, *w_up, *w_down;
+    const struct kni_tensor *bq, *bk, *bv;                 /* added before the norms of heads and before RoPE */
+    const struct kni_tensor *q_norm, *k_norm;              /* [d_head]: over each head */
+    const struct kni_tensor *attn_post_norm, *ffn_post_norm; /* over what attention and feed-forward add to the stream */
+    uint32_t rope;   /* index into ropes */
+    uint32_t window; /* 0: sees all keys before it */
 };
 
 struct kni_gguf;

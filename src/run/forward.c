@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The layers of the llama architecture, as every worker runs them. A step is one fork; between phases stand barriers:
+ * The layers, as every worker runs them. A step is one fork; between phases stand barriers:
  *
- *     embed, rope tables | per layer: norm | q k v | rope, write K V | attention | (merge) | o + x | norm | silu(gate) * up | down + x
- *                        | final norm | logits
+ *     embed, rope tables | per layer: norm | q k v | bias, head norms, rope, write K V | attention | (merge) | o (| post norm) + x
+ *                                   | norm | act(gate) * up | down (| post norm) + x
+ *                        | final norm | logits, cap
+ *
+ * What a layer has is in struct kni_layer, filled by its architecture; here stands no architecture's name. A layer with a
+ * window keeps all K and V like any other: the pool's layout is the same for all layers.
  *
  * Row-wise phases are split statically. Matrix and attention phases are cut into units that do not depend on the number of
  * workers, and workers take the next unit from a counter: the machine's other load then costs less than a static split
@@ -12,6 +16,7 @@
  *
  * Counters use relaxed order: a unit's data was published by the barrier before the phase, not by the counter.
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -58,6 +63,11 @@ static uint32_t units_of(uint32_t n, uint32_t each)
     return (n + each - 1) / each;
 }
 
+static const float *vector(const struct kni_tensor *t)
+{
+    return t->data; /* F32: the loader has seen to it */
+}
+
 static void embed(struct worker *w)
 {
     struct kni_run *r = w->run;
@@ -69,12 +79,17 @@ static void embed(struct worker *w)
     for (uint32_t i = share(w, r->n_rows, 0); i < share(w, r->n_rows, 1); i++) {
         const uint8_t *src = (const uint8_t *)t->data + (size_t)*r->row_token[i] * row_bytes;
         r->kernels.dequant[t->type](src, r->x + (size_t)i * hp->n_embd, hp->n_embd);
-        kni_rope_table(r->cos_rows + (size_t)i * n_pairs, r->sin_rows + (size_t)i * n_pairs, r->row_pos[i], n_pairs, hp->rope_base);
+        if (hp->embed_scale != 1.0f)
+            r->kernels.scale(r->x + (size_t)i * hp->n_embd, hp->embed_scale, hp->n_embd);
+        for (uint32_t k = 0; k < hp->n_ropes; k++) {
+            size_t at = ((size_t)k * r->opts.max_tokens + i) * n_pairs;
+            kni_rope_table(r->cos_rows + at, r->sin_rows + at, r->row_pos[i], n_pairs, r->freqs + (size_t)k * n_pairs);
+        }
     }
 }
 
 /* Normalised rows of x: the worker's own copy when rows are few, otherwise shared, behind a barrier. */
-static const float *normalise(struct worker *w, uint32_t norm)
+static const float *normalise(struct worker *w, const struct kni_tensor *norm)
 {
     struct kni_run *r = w->run;
     const struct kni_hparams *hp = &r->model->hparams;
@@ -83,7 +98,7 @@ static const float *normalise(struct worker *w, uint32_t norm)
     uint32_t first = small ? 0 : share(w, r->n_rows, 0), end = small ? r->n_rows : share(w, r->n_rows, 1);
     for (uint32_t i = first; i < end; i++) {
         size_t at = (size_t)i * hp->n_embd;
-        r->kernels.rmsnorm(h + at, r->x + at, r->norms + (size_t)norm * hp->n_embd, hp->n_embd, hp->rms_eps);
+        r->kernels.rmsnorm(h + at, r->x + at, vector(norm), hp->n_embd, hp->rms_eps);
     }
     if (!small)
         barrier(w);
@@ -112,8 +127,14 @@ static void project_qkv(struct worker *w, const struct kni_layer *layer, const f
     }
 }
 
-/* Rotates q and k; writes k and v, rounded to 16 bits, into the pool. */
-static void rotate_and_store(struct worker *w, uint32_t layer)
+static void add(float *x, const struct kni_tensor *bias, uint32_t n)
+{
+    for (uint32_t i = 0; bias && i < n; i++)
+        x[i] += vector(bias)[i];
+}
+
+/* Biases, norms of heads and rotation of q and k; writes k and v, rounded to 16 bits, into the pool. */
+static void rotate_and_store(struct worker *w, const struct kni_layer *layer, uint32_t index)
 {
     struct kni_run *r = w->run;
     const struct kni_hparams *hp = &r->model->hparams;
@@ -122,14 +143,24 @@ static void rotate_and_store(struct worker *w, uint32_t layer)
     kni_to_half_fn to_half = r->kernels.to_half[r->opts.kv_type];
     for (uint32_t i = share(w, r->n_rows, 0); i < share(w, r->n_rows, 1); i++) {
         const struct kni_kv_view *kv = &r->items[r->row_item[i]].kv;
-        const float *cos_row = r->cos_rows + (size_t)i * n_pairs, *sin_row = r->sin_rows + (size_t)i * n_pairs;
-        for (uint32_t head = 0; head < hp->n_head; head++)
-            rope(r->q + ((size_t)i * hp->n_head + head) * d, cos_row, sin_row, n_pairs);
+        size_t table = ((size_t)layer->rope * r->opts.max_tokens + i) * n_pairs, at_q = (size_t)i * hp->n_head * d, at_kv = (size_t)i * hp->n_kv_head * d;
+        const float *cos_row = r->cos_rows + table, *sin_row = r->sin_rows + table;
+        add(r->q + at_q, layer->bq, hp->n_head * d);
+        add(r->k + at_kv, layer->bk, hp->n_kv_head * d);
+        add(r->v + at_kv, layer->bv, hp->n_kv_head * d);
+        for (uint32_t head = 0; head < hp->n_head; head++) {
+            float *q = r->q + at_q + (size_t)head * d;
+            if (layer->q_norm)
+                r->kernels.rmsnorm(q, q, vector(layer->q_norm), d, hp->rms_eps);
+            rope(q, cos_row, sin_row, n_pairs);
+        }
         for (uint32_t head = 0; head < hp->n_kv_head; head++) {
-            size_t at = ((size_t)i * hp->n_kv_head + head) * d;
-            rope(r->k + at, cos_row, sin_row, n_pairs);
-            to_half(kni_kv_row(kv, layer, 0, head, r->row_pos[i]), r->k + at, d);
-            to_half(kni_kv_row(kv, layer, 1, head, r->row_pos[i]), r->v + at, d);
+            float *k = r->k + at_kv + (size_t)head * d, *v = r->v + at_kv + (size_t)head * d;
+            if (layer->k_norm)
+                r->kernels.rmsnorm(k, k, vector(layer->k_norm), d, hp->rms_eps);
+            rope(k, cos_row, sin_row, n_pairs);
+            to_half(kni_kv_row(kv, index, 0, head, r->row_pos[i]), k, d);
+            to_half(kni_kv_row(kv, index, 1, head, r->row_pos[i]), v, d);
         }
     }
 }
@@ -164,7 +195,7 @@ static void attend(struct worker *w, uint32_t layer, uint32_t counter)
         uint32_t head = index % n_kv_head;
         float *q = r->q + u->row * ldq + (size_t)head * r->group * d;
         struct kni_attn_args a = {.kernels = &r->kernels, .kv = &r->items[u->item].kv, .layer = layer, .kv_head = head, .group = r->group,
-            .scale = 1.0f / __builtin_sqrtf((float)d), .q = q, .ldq = ldq, .out = q, .ldo = ldq, .n_tokens = u->n_tokens,
+            .scale = r->model->hparams.attn_scale, .q = q, .ldq = ldq, .out = q, .ldo = ldq, .n_tokens = u->n_tokens,
             .first_pos = u->first_pos, .scratch = w->scratch};
         if (u->n_keys)
             kni_attn_part(&a, u->key0, u->n_keys, part_at(r, u->part, head));
@@ -186,7 +217,7 @@ static void attend(struct worker *w, uint32_t layer, uint32_t counter)
     }
 }
 
-/* ff = silu(gate) * up for some columns: up stays in a tile of the worker. */
+/* ff = act(gate) * up for some columns: up stays in a tile of the worker. */
 static void gate_up(struct worker *w, const struct kni_layer *layer, const float *h, uint32_t counter)
 {
     struct kni_run *r = w->run;
@@ -199,17 +230,34 @@ static void gate_up(struct worker *w, const struct kni_layer *layer, const float
             kni_linear(&(struct kni_linear_args){.kernels = &r->kernels, .w = layer->w_up, .x = h + (size_t)row * n_embd, .ldx = n_embd,
                 .n_rows = n, .few = is_small(r), .col0 = col0, .n_cols = n_cols, .y = w->tile, .ldy = n_cols, .scratch = w->scratch});
             for (uint32_t i = 0; i < n; i++)
-                r->kernels.silu_mul(r->ff + (size_t)(row + i) * n_ff + col0, w->tile + (size_t)i * n_cols, n_cols);
+                r->kernels.act_mul[r->model->hparams.act](r->ff + (size_t)(row + i) * n_ff + col0, w->tile + (size_t)i * n_cols, n_cols);
         }
     }
 }
 
-static void add_linear(struct worker *w, const struct kni_tensor *m, const float *x, uint32_t counter)
+/* x += norm(x_in * m), or without a norm x += x_in * m. */
+static void add_linear(struct worker *w, const struct kni_tensor *m, const struct kni_tensor *norm, const float *x_in, uint32_t counter)
 {
-    uint32_t unit, cols = cols_of(w->run);
-    while (take(w, counter, units_of((uint32_t)m->ne[1], cols), &unit))
-        linear(w, m, x, unit, cols, w->run->x, true);
+    struct kni_run *r = w->run;
+    uint32_t unit, cols = cols_of(r), n_embd = (uint32_t)m->ne[1];
+    while (take(w, counter, units_of(n_embd, cols), &unit))
+        linear(w, m, x_in, unit, cols, norm ? r->h : r->x, !norm);
     barrier(w);
+    if (!norm)
+        return;
+    for (uint32_t i = share(w, r->n_rows, 0); i < share(w, r->n_rows, 1); i++) {
+        float *h = r->h + (size_t)i * n_embd, *x = r->x + (size_t)i * n_embd;
+        r->kernels.rmsnorm(h, h, vector(norm), n_embd, r->model->hparams.rms_eps);
+        for (uint32_t k = 0; k < n_embd; k++)
+            x[k] += h[k];
+    }
+    barrier(w);
+}
+
+static void cap(float *logit, uint32_t n, float c)
+{
+    for (uint32_t i = 0; c > 0 && i < n; i++)
+        logit[i] = c * tanhf(logit[i] / c);
 }
 
 static void logits(struct worker *w, uint32_t counter)
@@ -218,8 +266,8 @@ static void logits(struct worker *w, uint32_t counter)
     const struct kni_hparams *hp = &r->model->hparams;
     uint32_t n_embd = hp->n_embd, n_vocab = (uint32_t)r->model->output->ne[1], unit;
     for (uint32_t i = share(w, r->n_outs, 0); i < share(w, r->n_outs, 1); i++)
-        r->kernels.rmsnorm(r->h + (size_t)i * n_embd, r->x + (size_t)r->out_row[i] * n_embd, r->norms + (size_t)2 * hp->n_layer * n_embd,
-                           n_embd, hp->rms_eps);
+        r->kernels.rmsnorm(r->h + (size_t)i * n_embd, r->x + (size_t)r->out_row[i] * n_embd, vector(r->model->output_norm), n_embd,
+                           hp->rms_eps);
     barrier(w);
     bool few = r->n_outs <= KNI_GEMV_MAX_ROWS;
     uint32_t cols = few ? KNI_RUN_LOGIT_COLS : KNI_LINEAR_COLS;
@@ -229,8 +277,10 @@ static void logits(struct worker *w, uint32_t counter)
             uint32_t n = r->n_outs - row < KNI_RUN_TILE_ROWS ? r->n_outs - row : KNI_RUN_TILE_ROWS;
             kni_linear(&(struct kni_linear_args){.kernels = &r->kernels, .w = r->model->output, .x = r->h + (size_t)row * n_embd,
                 .ldx = n_embd, .n_rows = n, .few = few, .col0 = col0, .n_cols = n_cols, .y = w->tile, .ldy = n_cols, .scratch = w->scratch});
-            for (uint32_t i = 0; i < n; i++)
+            for (uint32_t i = 0; i < n; i++) {
+                cap(w->tile + (size_t)i * n_cols, n_cols, hp->logit_softcap);
                 memcpy(r->out_logits[row + i] + col0, w->tile + (size_t)i * n_cols, n_cols * sizeof(float));
+            }
         }
     }
 }
@@ -247,16 +297,16 @@ void kni_run_forward(void *arg, uint32_t index, uint32_t n_workers)
     uint32_t counter = 0;
     for (uint32_t l = 0; l < r->model->hparams.n_layer; l++, counter += KNI_RUN_PHASES) {
         const struct kni_layer *layer = &r->model->layers[l];
-        project_qkv(&w, layer, normalise(&w, 2 * l), counter);
+        project_qkv(&w, layer, normalise(&w, layer->attn_norm), counter);
         barrier(&w);
-        rotate_and_store(&w, l);
+        rotate_and_store(&w, layer, l);
         barrier(&w);
         attend(&w, l, counter + 1);
         barrier(&w);
-        add_linear(&w, layer->wo, r->q, counter + 2);
-        gate_up(&w, layer, normalise(&w, 2 * l + 1), counter + 3);
+        add_linear(&w, layer->wo, layer->attn_post_norm, r->q, counter + 2);
+        gate_up(&w, layer, normalise(&w, layer->ffn_norm), counter + 3);
         barrier(&w);
-        add_linear(&w, layer->w_down, r->ff, counter + 4);
+        add_linear(&w, layer->w_down, layer->ffn_post_norm, r->ff, counter + 4);
     }
     if (r->n_outs)
         logits(&w, counter);

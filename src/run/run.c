@@ -46,15 +46,15 @@ static void lay_out(struct kni_run *r, struct bump *b)
     size_t split = rows < KNI_RUN_SPLIT_ITEMS ? rows : KNI_RUN_SPLIT_ITEMS, part_floats = kni_attn_part_floats(r->group, hp->d_head);
 
     piece(b, 1, sizeof *r);
-    r->norms = piece(b, (2 * (size_t)hp->n_layer + 1) * hp->n_embd, f);
+    r->freqs = piece(b, (size_t)hp->n_ropes * (hp->rope_dim / 2), sizeof *r->freqs);
     r->x = piece(b, rows * hp->n_embd, f);
     r->h = piece(b, rows * hp->n_embd, f);
     r->q = piece(b, rows * hp->n_head * d, f);
     r->k = piece(b, rows * hp->n_kv_head * d, f);
     r->v = piece(b, rows * hp->n_kv_head * d, f);
     r->ff = piece(b, rows * hp->n_ff, f);
-    r->cos_rows = piece(b, rows * (hp->rope_dim / 2), f);
-    r->sin_rows = piece(b, rows * (hp->rope_dim / 2), f);
+    r->cos_rows = piece(b, hp->n_ropes * rows * (hp->rope_dim / 2), f);
+    r->sin_rows = piece(b, hp->n_ropes * rows * (hp->rope_dim / 2), f);
     r->counters = piece(b, (size_t)hp->n_layer * KNI_RUN_PHASES + 1, sizeof *r->counters);
     r->row_item = piece(b, rows, sizeof *r->row_item);
     r->row_pos = piece(b, rows, sizeof *r->row_pos);
@@ -81,12 +81,6 @@ size_t kni_run_workspace_bytes(const struct kni_run_opts *opts)
     return b.overflow ? 0 : b.used;
 }
 
-static void load_norm(struct kni_run *r, uint32_t index, const struct kni_tensor *t)
-{
-    uint32_t n_embd = r->model->hparams.n_embd;
-    r->kernels.dequant[t->type](t->data, r->norms + (size_t)index * n_embd, n_embd);
-}
-
 enum kn_status kni_run_open(struct kni_run **out, const struct kni_run_opts *o, struct kn_err *err)
 {
     *out = NULL;
@@ -111,11 +105,10 @@ enum kn_status kni_run_open(struct kni_run **out, const struct kni_run_opts *o, 
         memcpy(r->kernels.attn_score16, ref.attn_score16, sizeof ref.attn_score16);
         memcpy(r->kernels.attn_mix16, ref.attn_mix16, sizeof ref.attn_mix16);
     }
-    for (uint32_t l = 0; l < hp->n_layer; l++) {
-        load_norm(r, 2 * l, o->model->layers[l].attn_norm);
-        load_norm(r, 2 * l + 1, o->model->layers[l].ffn_norm);
+    for (uint32_t i = 0; i < hp->n_ropes; i++) {
+        const struct kni_rope *rope = &hp->ropes[i];
+        kni_rope_freqs(r->freqs + (size_t)i * (hp->rope_dim / 2), hp->rope_dim / 2, rope->base, rope->scale, rope->factors ? rope->factors->data : NULL);
     }
-    load_norm(r, 2 * hp->n_layer, o->model->output_norm);
     *out = r;
     return KN_OK;
 }

@@ -3,7 +3,7 @@
  * What a run holds: one allocation, laid out here, shared by run.c (open, checks, plan) and forward.c (the layers).
  * T = max_tokens, W = workers.
  *
- *     struct kni_run | norms | x h q k v ff [T][..] | rope tables [T] | counters | row, output and unit lists | partials | W scratches
+ *     struct kni_run | frequencies | x h q k v ff [T][..] | rope tables [T] | counters | row, output and unit lists | partials | W scratches
  *
  * Owner thread: the one that steps; workers read it between fork and join and write the parts that they took.
  */
@@ -37,12 +37,12 @@ struct kni_run {
     struct kni_kv_layout layout;
     uint32_t n_workers, group, part_keys, n_parts_max;
 
-    float *norms; /* [2 * n_layer + 1][n_embd]: attention, feed-forward, ..., output */
-    float *x, *h; /* [T][n_embd]: residual stream; its normalised form */
+    double *freqs; /* [n_ropes][rope_dim / 2] */
+    float *x, *h;  /* [T][n_embd]: residual stream; its normalised form, or a sum that a norm is to go over */
     float *q;     /* [T][n_head * d_head]; attention replaces it by its output */
     float *k, *v; /* [T][n_kv_head * d_head] */
     float *ff;    /* [T][n_ff] */
-    float *cos_rows, *sin_rows; /* [T][rope_dim / 2] */
+    float *cos_rows, *sin_rows; /* [n_ropes][T][rope_dim / 2] */
     float *parts;               /* [split items * n_parts_max][n_kv_head] partials */
     float *scratch;             /* [W][scratch_floats] */
     size_t scratch_floats, tile_floats;

@@ -40,13 +40,18 @@ static void rope_is_right(void **state)
         for (int style = 0; style < 2; style++)
             for (unsigned i = 0; i < 10; i++) {
                 uint32_t n = pairs[i], pos = rnd() % 100000;
-                float *x = floats(2 * n), *y = floats(2 * n), *c = floats(n), *s = floats(n);
+                float *x = floats(2 * n), *y = floats(2 * n), *c = floats(n), *s = floats(n), *factors = floats(n);
+                double *freqs = guarded(n * sizeof *freqs);
+                bool scaled = i % 3 == 1;
+                for (uint32_t j = 0; j < n; j++)
+                    factors[j] = 1 + (float)(rnd() % 8);
                 fill(x, 2 * n, i % 2 ? PATTERN_MIXED : PATTERN_RANDOM);
                 memcpy(y, x, 2 * n * sizeof *x);
-                kni_rope_table(c, s, pos, n, 100000.0f);
+                kni_rope_freqs(freqs, n, 100000.0f, scaled ? 0.25f : 1.0f, scaled ? factors : NULL);
+                kni_rope_table(c, s, pos, n, freqs);
                 check_tables[v].rope[style](y, c, s, n);
                 for (uint32_t j = 0; j < n; j++) {
-                    double angle = pos * pow(100000.0, -(double)j / n);
+                    double angle = pos * pow(100000.0, -(double)j / n) * (scaled ? 0.25 / (double)factors[j] : 1);
                     uint32_t ia = style ? j : 2 * j, ib = style ? j + n : 2 * j + 1;
                     double a = x[ia], b = x[ib], budget = 2.5 * CHECK_EPS * (fabs(a) + fabs(b));
                     CHECK_NEAR(c[j], cos(angle), CHECK_EPS, "cos");
@@ -57,6 +62,8 @@ static void rope_is_right(void **state)
                 guarded_check_free(y);
                 guarded_check_free(c);
                 guarded_check_free(s);
+                guarded_check_free(factors);
+                guarded_check_free(freqs);
             }
 }
 
@@ -101,10 +108,38 @@ static void silu_is_right(void **state)
                 for (uint32_t j = 0; p == PATTERN_RANDOM && j < n; j++)
                     g[j] *= 40;
                 memcpy(g0, g, n * sizeof *g);
-                check_tables[v].silu_mul(g, u, n);
+                check_tables[v].act_mul[KNI_ACT_SILU](g, u, n);
                 for (uint32_t j = 0; j < n; j++) {
                     double want = g0[j] / (1 + exp(-(double)g0[j])) * u[j];
                     CHECK_NEAR(g[j], want, 5e-7 * fabs(want) + 1e-34, "silu %s n %u pattern %d x %g", check_names[v], n, p, (double)g0[j]);
+                }
+                guarded_check_free(g);
+                guarded_check_free(u);
+                guarded_check_free(g0);
+            }
+}
+
+/* Budget: as silu, and the argument of exp, up to 2 |t|, has an error of its own of 4 eps relative. Below -12 the true value
+ * is under 1e-34 and only its size counts. */
+static void gelu_is_right(void **state)
+{
+    (void)state;
+    for (int v = 0; v < 2; v++)
+        for (unsigned i = 0; i < N_SIZES; i++)
+            for (int p = 0; p < PATTERN_COUNT; p++) {
+                uint32_t n = sizes[i];
+                float *g = floats(n), *u = floats(n), *g0 = floats(n);
+                fill(g, n, (enum pattern)p);
+                fill(u, n, PATTERN_RANDOM);
+                for (uint32_t j = 0; p == PATTERN_RANDOM && j < n; j++)
+                    g[j] *= 12;
+                memcpy(g0, g, n * sizeof *g);
+                check_tables[v].act_mul[KNI_ACT_GELU](g, u, n);
+                for (uint32_t j = 0; j < n; j++) {
+                    double x = g0[j], t = 0.7978845608028654 * (x + 0.044715 * x * x * x), up = fabs((double)u[j]);
+                    double want = x / (1 + exp(-2 * t)) * u[j];
+                    /* the plain form takes 1 + tanh(t), which loses up to eps of |x| */
+                    CHECK_NEAR(g[j], want, up * (6e-7 * fabs(x) + 1e-34), "gelu %s n %u pattern %d x %g", check_names[v], n, p, x);
                 }
                 guarded_check_free(g);
                 guarded_check_free(u);
@@ -246,7 +281,7 @@ static void bench_softmax(const struct kni_kernels *k, float *y, const float *x)
 static void bench_silu(const struct kni_kernels *k, float *y, const float *x, uint32_t n)
 {
     memcpy(y, x, n * sizeof *y); /* in place, it would shrink to denormals */
-    k->silu_mul(y, x, n);
+    k->act_mul[KNI_ACT_SILU](y, x, n);
 }
 
 static void bench(void)
@@ -286,7 +321,7 @@ int main(int argc, char **argv)
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rmsnorm_is_right), cmocka_unit_test(rope_is_right), cmocka_unit_test(exp_keeps_its_bound), cmocka_unit_test(silu_is_right),
+        cmocka_unit_test(rmsnorm_is_right), cmocka_unit_test(rope_is_right), cmocka_unit_test(exp_keeps_its_bound), cmocka_unit_test(silu_is_right), cmocka_unit_test(gelu_is_right),
         cmocka_unit_test(softmax_tiles_are_right), cmocka_unit_test(softmax_of_nothing_but_minus_infinity), cmocka_unit_test(scale_is_right),
         cmocka_unit_test(conversions_have_the_same_bits),
     };
