@@ -30,11 +30,14 @@ struct kni_hparams {
     uint32_t rope_dim; /* rotated components of a head, even, at most d_head */
     enum kni_rope_style rope_style;
     float rope_base, rms_eps;
+    float attn_scale;   /* of scores; 0: 1 / sqrt(d_head) */
+    float attn_softcap; /* of scores, see kernel/attn.h; 0: none */
 };
 
 /* Absent tensors are NULL. */
 struct kni_layer {
     const struct kni_tensor *attn_norm, *wq, *wk, *wv, *wo, *ffn_norm, *w_gate, *w_up, *w_down;
+    uint32_t window; /* positions that a token's attention sees, its own included; 0: all */
 };
 
 struct kni_gguf;
