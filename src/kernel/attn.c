@@ -44,6 +44,32 @@ size_t kni_attn_scratch_floats(uint32_t group, uint32_t d_head)
     return tile > part ? tile : part;
 }
 
+static uint32_t at_most(uint32_t n, uint32_t most)
+{
+    return n < most ? n : most;
+}
+
+/* a - b, or 0. */
+static uint32_t below(uint32_t a, uint32_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* Scores to probabilities: the soft cap, then the online softmax over first .. end - 1 of n. cap * tanh(s / cap) is
+ * cap - 2 cap / (exp(2 s / cap) + 1), whose absolute error is cap * eps times a few. */
+static float softmax(const struct kni_attn_args *a, float *s, uint32_t first, uint32_t end, uint32_t n, float *max, float *sum)
+{
+    if (a->softcap > 0) {
+        float to = 2.0f / a->softcap, twice = 2.0f * a->softcap;
+        for (uint32_t i = 0; i < n; i++)
+            s[i] *= to;
+        a->kernels->exp(s, s, n);
+        for (uint32_t i = 0; i < n; i++)
+            s[i] = a->softcap - twice / (s[i] + 1.0f);
+    }
+    return a->kernels->softmax_tile(s, first, end, n, max, sum);
+}
+
 /* K of n_blocks blocks into panels, V into rows; values from n_keys on are 0. */
 static void load_tile(const struct kni_attn_args *a, uint32_t key0, uint32_t n_keys, float *k, float *v, float *rows)
 {
@@ -80,22 +106,22 @@ void kni_attn_tile(const struct kni_attn_args *a)
         max[r] = -INFINITY;
         sum[r] = 0;
     }
-    uint32_t end = a->first_pos + a->n_tokens;
-    for (uint32_t key0 = 0; key0 < end; key0 += KNI_ATTN_TILE_KEYS) {
+    uint32_t end = a->first_pos + a->n_tokens, start = kni_attn_first_key(a->first_pos, a->window) / KNI_ATTN_TILE_KEYS * KNI_ATTN_TILE_KEYS;
+    for (uint32_t key0 = start; key0 < end; key0 += KNI_ATTN_TILE_KEYS) {
         uint32_t n_keys = end - key0 < KNI_ATTN_TILE_KEYS ? end - key0 : KNI_ATTN_TILE_KEYS, n_wide = round16(n_keys);
         uint32_t row0 = key0 > a->first_pos ? (key0 - a->first_pos) * group : 0; /* earlier rows see none of these keys */
         load_tile(a, key0, n_keys, k, v, rows);
         kn->gemm(&(struct kni_gemm_args){.m = n_rows - row0, .n = n_wide, .k = d, .a = q + (size_t)row0 * d, .lda = d, .b = k, .ldb = 16,
             .panel_stride = (size_t)16 * d, .c = s + (size_t)row0 * KNI_ATTN_TILE_KEYS, .ldc = KNI_ATTN_TILE_KEYS});
         for (uint32_t r = row0; r < n_rows; r++) {
-            uint32_t sees = a->first_pos + r / group + 1 - key0;
-            float alpha = kn->softmax_tile(s + (size_t)r * KNI_ATTN_TILE_KEYS, sees < n_keys ? sees : n_keys, n_wide, &max[r], &sum[r]);
-            if (key0 && alpha != 1.0f)
+            uint32_t pos = a->first_pos + r / group, first = at_most(below(kni_attn_first_key(pos, a->window), key0), n_keys);
+            float alpha = softmax(a, s + (size_t)r * KNI_ATTN_TILE_KEYS, first, at_most(pos + 1 - key0, n_keys), n_wide, &max[r], &sum[r]);
+            if (key0 > start && alpha != 1.0f)
                 kn->scale(o + (size_t)r * wide, alpha, wide);
         }
         kn->gemm(&(struct kni_gemm_args){.m = n_rows - row0, .n = wide, .k = n_wide, .a = s + (size_t)row0 * KNI_ATTN_TILE_KEYS,
             .lda = KNI_ATTN_TILE_KEYS, .b = v, .ldb = wide, .panel_stride = 16, .c = o + (size_t)row0 * wide, .ldc = wide,
-            .accumulate = key0 > 0});
+            .accumulate = key0 > start});
     }
     for (uint32_t r = 0; r < n_rows; r++) {
         float *out = a->out + r / group * a->ldo + (size_t)(r % group) * d, f = 1.0f / sum[r];
@@ -115,14 +141,16 @@ void kni_attn_part(const struct kni_attn_args *a, uint32_t key0, uint32_t n_keys
         q[i] = a->q[i] * a->scale;
         o[i] = 0;
     }
-    for (uint32_t i = 0; i < n_keys; i += KNI_BLOCK_TOKENS)
+    uint32_t first = below(kni_attn_first_key(a->first_pos, a->window), key0), skip = first & ~(KNI_BLOCK_TOKENS - 1);
+    assert(first < n_keys);
+    for (uint32_t i = skip; i < n_keys; i += KNI_BLOCK_TOKENS)
         kn->attn_score16[type](s + i, lds, q, kni_kv_row(a->kv, a->layer, 0, a->kv_head, key0 + i), group, d);
     for (uint32_t g = 0; g < group; g++) {
         max[g] = -INFINITY;
         sum[g] = 0;
-        kn->softmax_tile(s + g * lds, n_keys, n_keys, &max[g], &sum[g]);
+        softmax(a, s + g * lds + skip, first - skip, n_keys - skip, n_keys - skip, &max[g], &sum[g]);
     }
-    for (uint32_t i = 0; i < n_keys; i += KNI_BLOCK_TOKENS) {
+    for (uint32_t i = skip; i < n_keys; i += KNI_BLOCK_TOKENS) {
         uint32_t n = n_keys - i < KNI_BLOCK_TOKENS ? n_keys - i : KNI_BLOCK_TOKENS;
         kn->attn_mix16[type](o, s + i, lds, kni_kv_row(a->kv, a->layer, 1, a->kv_head, key0 + i), n, group, d);
     }
@@ -198,7 +226,8 @@ static double score_ref(const struct kni_attn_args *a, const float *q, uint32_t 
     double dot = 0;
     for (uint32_t i = 0; i < a->kv->layout.d_head; i++)
         dot += (double)q[i] * (double)load(k[i]);
-    return dot * (double)a->scale;
+    dot *= (double)a->scale;
+    return a->softcap > 0 ? (double)a->softcap * tanh(dot / (double)a->softcap) : dot;
 }
 
 void kni_attn_ref(const struct kni_attn_args *a)
@@ -209,12 +238,12 @@ void kni_attn_ref(const struct kni_attn_args *a)
     for (uint32_t g = 0; g < a->group; g++) {
         const float *q = a->q + (size_t)g * d;
         double max = -INFINITY;
-        for (uint32_t pos = 0; pos <= a->first_pos; pos++)
+        for (uint32_t pos = kni_attn_first_key(a->first_pos, a->window); pos <= a->first_pos; pos++)
             max = fmax(max, score_ref(a, q, pos, load));
         for (uint32_t i0 = 0; i0 < d; i0 += PIECE) {
             uint32_t n = d - i0 < PIECE ? d - i0 : PIECE;
             double mean[PIECE] = {0}, sum = 0;
-            for (uint32_t pos = 0; pos <= a->first_pos; pos++) {
+            for (uint32_t pos = kni_attn_first_key(a->first_pos, a->window); pos <= a->first_pos; pos++) {
                 const uint16_t *v = kni_kv_row(a->kv, a->layer, 1, a->kv_head, pos) + i0;
                 double p = exp(score_ref(a, q, pos, load) - max);
                 sum += p;

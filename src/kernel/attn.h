@@ -15,7 +15,7 @@
  * Tiles of keys start at multiples of their size from position 0, so a token's result does not depend on the chunk that it
  * arrives in: prompts give the same bits for every chunk size that goes through kni_attn_tile.
  *
- * Masked keys are not read as scores, and values behind the last key count as 0: what lies in unused slots of a block (NaN
+ * With a window, tiles and parts that no token sees are left out. Masked keys are not read as scores, and values behind the last key count as 0: what lies in unused slots of a block (NaN
  * included) has no effect. Source: Dao et al. 2022 (tiling), Dao 2023 (split KV). No errors. Any thread; scratch is the
  * caller's, one a thread.
  */
@@ -37,7 +37,9 @@ struct kni_attn_args {
     const struct kni_kv_view *kv;
     uint32_t layer, kv_head;
     uint32_t group;       /* query heads a KV head, 1.. */
-    float scale;          /* of scores: 1 / sqrt(d_head) */
+    float scale;          /* of scores: 1 / sqrt(d_head) in most models */
+    float softcap;        /* scores become softcap * tanh(score / softcap); 0: they stay */
+    uint32_t window;      /* a token sees so many positions, its own the last; 0: all. Older blocks are not read */
     const float *q;       /* [n_tokens][ldq]: group * d_head floats of each token count */
     size_t ldq;
     float *out;           /* [n_tokens][ldo], same shape; for kni_attn_tile */
@@ -46,6 +48,12 @@ struct kni_attn_args {
     uint32_t first_pos;   /* of tokens[0]; it attends to positions 0..first_pos */
     float *scratch;       /* kni_attn_scratch_floats(), 32-byte aligned */
 };
+
+/* First position that a token at pos sees. */
+static inline uint32_t kni_attn_first_key(uint32_t pos, uint32_t window)
+{
+    return window && pos >= window ? pos - window + 1 : 0;
+}
 
 /* Query tokens of one tile. */
 uint32_t kni_attn_tile_tokens(uint32_t group);
@@ -60,7 +68,8 @@ static inline size_t kni_attn_part_floats(uint32_t group, uint32_t d_head)
 }
 /* Keys of one range for a context of n_ctx: at most 32 ranges while that gives no more than KNI_ATTN_PART_KEYS_MAX keys. */
 uint32_t kni_attn_part_keys(uint32_t n_ctx);
-/* Keys key0 .. key0 + n_keys - 1, key0 a multiple of 16, n_keys 1..KNI_ATTN_PART_KEYS_MAX. Overwrites part. */
+/* Keys key0 .. key0 + n_keys - 1, key0 a multiple of 16, n_keys 1..KNI_ATTN_PART_KEYS_MAX, the last one inside the window.
+ * Overwrites part. */
 void kni_attn_part(const struct kni_attn_args *a, uint32_t key0, uint32_t n_keys, float *part);
 /* acc covers keys before those of part. */
 void kni_attn_part_merge(float *acc, const float *part, uint32_t group, uint32_t d_head);
@@ -84,7 +93,7 @@ void kni_attn_mix16_f16_avx2(float *o, const float *p, size_t ldp, const uint16_
 void kni_attn_mix16_bf16_avx2(float *o, const float *p, size_t ldp, const uint16_t *v, uint32_t n_keys, uint32_t group, uint32_t d_head);
 #endif
 
-/* The plain form of both, for tests: one token, all keys 0..first_pos, in double. Uses q, out, kv and scale of a. */
+/* The plain form of both, for tests: one token at first_pos, in double. Uses q, out, kv, scale, softcap and window of a. */
 void kni_attn_ref(const struct kni_attn_args *a);
 
 #endif

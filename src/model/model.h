@@ -43,7 +43,8 @@ struct kni_hparams {
     uint32_t window; /* keys that a layer with a window sees, its own among them; 0: no layer has one */
     enum kni_act act;
     float rms_eps;
-    float attn_scale;    /* of scores */
+    float attn_scale;    /* of scores; 0: 1 / sqrt(d_head) */
+    float attn_softcap;  /* of scores, see kernel/attn.h; 0: none */
     float embed_scale;   /* of embeddings */
     float logit_softcap; /* c: logits become c * tanh(logit / c); 0: they stay */
 };
@@ -55,7 +56,7 @@ struct kni_layer {
     const struct kni_tensor *q_norm, *k_norm;              /* [d_head]: over each head */
     const struct kni_tensor *attn_post_norm, *ffn_post_norm; /* over what attention and feed-forward add to the stream */
     uint32_t rope;   /* index into ropes */
-    uint32_t window; /* 0: sees all keys before it */
+    uint32_t window; /* positions that a token sees, its own included; 0: all */
 };
 
 struct kni_gguf;

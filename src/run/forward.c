@@ -176,10 +176,11 @@ static void attend_whole(struct worker *w, const struct kni_attn_args *a, float 
     struct kni_run *r = w->run;
     size_t n = kni_attn_part_floats(r->group, r->layout.d_head);
     float *acc = w->tile, *part = acc + n;
-    for (uint32_t key0 = 0; key0 <= a->first_pos; key0 += r->part_keys) {
+    uint32_t start = kni_attn_first_key(a->first_pos, a->window) / r->part_keys * r->part_keys;
+    for (uint32_t key0 = start; key0 <= a->first_pos; key0 += r->part_keys) {
         uint32_t left = a->first_pos + 1 - key0;
-        kni_attn_part(a, key0, left < r->part_keys ? left : r->part_keys, key0 ? part : acc);
-        if (key0)
+        kni_attn_part(a, key0, left < r->part_keys ? left : r->part_keys, key0 > start ? part : acc);
+        if (key0 > start)
             kni_attn_part_merge(acc, part, r->group, r->layout.d_head);
     }
     kni_attn_part_finish(out, acc, r->group, r->layout.d_head);
@@ -188,15 +189,20 @@ static void attend_whole(struct worker *w, const struct kni_attn_args *a, float 
 static void attend(struct worker *w, uint32_t layer, uint32_t counter)
 {
     struct kni_run *r = w->run;
-    uint32_t n_kv_head = r->layout.n_kv_head, d = r->layout.d_head, index;
+    uint32_t n_kv_head = r->layout.n_kv_head, d = r->layout.d_head, window = r->model->layers[layer].window, index;
     size_t ldq = (size_t)n_kv_head * r->group * d;
+    float scale = r->model->hparams.attn_scale, softcap = r->model->hparams.attn_softcap;
+    if (!(scale > 0))
+        scale = 1.0f / __builtin_sqrtf((float)d);
     while (take(w, counter, r->n_units * n_kv_head, &index)) {
         const struct kni_run_unit *u = &r->units[index / n_kv_head];
         uint32_t head = index % n_kv_head;
         float *q = r->q + u->row * ldq + (size_t)head * r->group * d;
         struct kni_attn_args a = {.kernels = &r->kernels, .kv = &r->items[u->item].kv, .layer = layer, .kv_head = head, .group = r->group,
-            .scale = r->model->hparams.attn_scale, .q = q, .ldq = ldq, .out = q, .ldo = ldq, .n_tokens = u->n_tokens,
+            .scale = scale, .softcap = softcap, .window = window, .q = q, .ldq = ldq, .out = q, .ldo = ldq, .n_tokens = u->n_tokens,
             .first_pos = u->first_pos, .scratch = w->scratch};
+        if (u->n_keys && u->key0 + u->n_keys <= kni_attn_first_key(u->first_pos, window))
+            continue; /* this layer's window has passed these keys */
         if (u->n_keys)
             kni_attn_part(&a, u->key0, u->n_keys, part_at(r, u->part, head));
         else if (r->items[u->item].n_tokens == 1)
@@ -209,9 +215,9 @@ static void attend(struct worker *w, uint32_t layer, uint32_t counter)
     barrier(w);
     for (uint32_t i = share(w, r->n_merges * n_kv_head, 0); i < share(w, r->n_merges * n_kv_head, 1); i++) {
         const struct kni_run_unit *u = &r->merges[i / n_kv_head];
-        uint32_t head = i % n_kv_head;
-        float *acc = part_at(r, u->part, head);
-        for (uint32_t j = 1; j < u->n_keys; j++)
+        uint32_t head = i % n_kv_head, start = kni_attn_first_key(u->first_pos, window) / r->part_keys;
+        float *acc = part_at(r, u->part + start, head);
+        for (uint32_t j = start + 1; j < u->n_keys; j++)
             kni_attn_part_merge(acc, part_at(r, u->part + j, head), r->group, d);
         kni_attn_part_finish(r->q + u->row * ldq + (size_t)head * r->group * d, acc, r->group, d);
     }

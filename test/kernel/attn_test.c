@@ -15,7 +15,8 @@ struct fixture {
     uint32_t *table;
     uint16_t *base;
     float *q, *out, *scratch;
-    uint32_t group, n_tokens, n_pos;
+    uint32_t group, n_tokens, n_pos, window;
+    float softcap;
     size_t ldq;
 };
 
@@ -56,7 +57,7 @@ static struct kni_attn_args args(struct fixture *f, int v, uint32_t first, uint3
 {
     size_t at = first * f->ldq + (size_t)f->group * f->kv.layout.d_head;
     return (struct kni_attn_args){.kernels = &check_tables[v], .kv = &f->kv, .layer = 1, .kv_head = 1, .group = f->group,
-        .scale = 1.0f / sqrtf((float)f->kv.layout.d_head), .q = f->q + at, .ldq = f->ldq, .out = out + at, .ldo = f->ldq, .n_tokens = n, .first_pos = first, .scratch = f->scratch};
+        .scale = 1.0f / sqrtf((float)f->kv.layout.d_head), .softcap = f->softcap, .window = f->window, .q = f->q + at, .ldq = f->ldq, .out = out + at, .ldo = f->ldq, .n_tokens = n, .first_pos = first, .scratch = f->scratch};
 }
 
 static void tiles(struct fixture *f, int v, uint32_t step, float *out)
@@ -139,9 +140,10 @@ static void parts(struct fixture *f, int v, uint32_t pos, uint32_t keys)
     size_t n = kni_attn_part_floats(f->group, d);
     float *acc = floats(n), *part = floats(n);
     struct kni_attn_args a = args(f, v, pos, 1, f->out);
-    for (uint32_t key0 = 0; key0 <= pos; key0 += keys) {
-        kni_attn_part(&a, key0, pos + 1 - key0 < keys ? pos + 1 - key0 : keys, key0 ? part : acc);
-        if (key0)
+    uint32_t start = kni_attn_first_key(pos, f->window) / keys * keys;
+    for (uint32_t key0 = start; key0 <= pos; key0 += keys) {
+        kni_attn_part(&a, key0, pos + 1 - key0 < keys ? pos + 1 - key0 : keys, key0 > start ? part : acc);
+        if (key0 > start)
             kni_attn_part_merge(acc, part, f->group, d);
     }
     kni_attn_part_finish(a.out, acc, f->group, d);
@@ -163,6 +165,53 @@ static void parts_are_right(void **state)
                     compare(&f, f.out, n - 1, check_names[v]);
                     drop(&f);
                 }
+}
+
+/* A window of every size around the limits of blocks and tiles: whole blocks before it are of no sequence (poisoned here),
+ * older keys of its first block have no weight. */
+static void windows_are_right(void **state)
+{
+    (void)state;
+    static const uint32_t windows[] = {1, 2, 15, 16, 17, 100, 127, 128, 129, 256, 299, 300, 301};
+    for (int v = 0; v < 2; v++)
+        for (unsigned i = 0; i < 13; i++)
+            for (int type = 0; type < 2; type++) {
+                struct fixture f;
+                make(&f, (enum kn_kv_type)type, 64, 3, 300, 2);
+                f.window = windows[i];
+                f.softcap = i % 3 ? 0.0f : 1.5f;
+                tiles(&f, v, 1 + rnd() % 64, f.out);
+                for (uint32_t t = 0; t < 300; t += 1 + rnd() % 20)
+                    compare(&f, f.out, t, check_names[v]);
+                compare(&f, f.out, 299, check_names[v]);
+                uint32_t start = kni_attn_first_key(299, windows[i]) / 16 * 16;
+                for (uint32_t pos = 0; pos < start; pos += 16)
+                    for (int is_v = 0; is_v < 2; is_v++)
+                        memset(kni_kv_row(&f.kv, 1, (uint32_t)is_v, 1, pos), 0xff, 16 * 64 * 2);
+                memset(f.out, 0, 300 * f.ldq * sizeof *f.out);
+                parts(&f, v, 299, 16 * (1 + rnd() % 10));
+                compare(&f, f.out, 299, check_names[v]);
+                drop(&f);
+            }
+}
+
+/* softcap * tanh(score / softcap), against tanh in double; the cap's own error is 50 * eps * 4. */
+static void soft_caps_are_right(void **state)
+{
+    (void)state;
+    static const float caps[] = {0.5f, 4, 50};
+    for (int v = 0; v < 2; v++)
+        for (unsigned i = 0; i < 3; i++) {
+            struct fixture f;
+            make(&f, KN_KV_TYPE_BF16, 64, 2, 180, 20);
+            f.softcap = caps[i];
+            tiles(&f, v, 50, f.out);
+            compare(&f, f.out, 179, check_names[v]);
+            compare(&f, f.out, 99, check_names[v]);
+            parts(&f, v, 179, 64);
+            compare(&f, f.out, 179, check_names[v]);
+            drop(&f);
+        }
 }
 
 /* Scores in the hundreds: one key takes all the weight, in whichever tile or part it lies; nothing overflows. */
@@ -233,6 +282,6 @@ int main(int argc, char **argv)
         return 0;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(tiles_are_right), cmocka_unit_test(every_position_at_one_shape), cmocka_unit_test(tiles_do_not_depend_on_the_chunk),
-        cmocka_unit_test(parts_are_right), cmocka_unit_test(extreme_scores), cmocka_unit_test(zero_queries_average_the_values)};
+        cmocka_unit_test(parts_are_right), cmocka_unit_test(windows_are_right), cmocka_unit_test(soft_caps_are_right), cmocka_unit_test(extreme_scores), cmocka_unit_test(zero_queries_average_the_values)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

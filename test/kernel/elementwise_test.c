@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rmsnorm, rope, silu * up, softmax tiles, exp, scale and 16-bit conversions: references against double, SIMD the same. */
 #include "check.h"
+#include "model/model.h"
 
 static const uint32_t sizes[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 64, 100, 576, 577};
 #define N_SIZES (sizeof sizes / sizeof *sizes)
@@ -167,21 +168,25 @@ static void softmax_tiles_are_right(void **state)
             for (uint32_t at = 0, n; at < N; at += n, n_tiles++) {
                 n = 1 + rnd() % 70;
                 n = n > N - at ? N - at : n;
-                uint32_t pad = rnd() % 20;
-                float *tile = floats(n + pad);
-                memcpy(tile, x + at, n * sizeof *tile);
-                for (uint32_t i = n; i < n + pad; i++)
+                uint32_t before = round % 2 ? rnd() % 30 : 0, total_n = before + n + rnd() % 20;
+                float *tile = floats(total_n);
+                for (uint32_t i = 0; i < total_n; i++)
                     tile[i] = NAN;
-                float alpha = check_tables[v].softmax_tile(tile, n, n + pad, &max, &sum);
+                memcpy(tile + before, x + at, n * sizeof *tile);
+                float alpha = check_tables[v].softmax_tile(tile, before, before + n, total_n, &max, &sum);
                 if (!at)
                     assert_true(alpha == 0);
                 for (uint32_t i = 0; i < at; i++)
                     p[i] *= alpha;
                 for (uint32_t i = 0; i < n; i++)
-                    p[at + i] = tile[i];
-                for (uint32_t i = n; i < n + pad; i++)
-                    assert_true(tile[i] == 0);
+                    p[at + i] = tile[before + i];
+                for (uint32_t i = 0; i < total_n; i++)
+                    assert_true((i >= before && i < before + n) || tile[i] == 0);
                 tile_max[n_tiles] = max;
+                float max0 = max, sum0 = sum; /* a tile of which nothing counts */
+                tile[0] = NAN;
+                float none = check_tables[v].softmax_tile(tile, total_n / 2, total_n / 2, total_n, &max, &sum);
+                assert_true(none == (max0 == -INFINITY ? 0.0f : 1.0f) && max == max0 && sum == sum0 && tile[0] == 0);
                 guarded_check_free(tile);
             }
             assert_true(max == (float)top && tile_max[n_tiles - 1] == max);
@@ -200,17 +205,17 @@ static void softmax_of_nothing_but_minus_infinity(void **state)
         float s[19], max = -INFINITY, sum = 0;
         for (int i = 0; i < 19; i++)
             s[i] = -INFINITY;
-        assert_true(check_tables[v].softmax_tile(s, 11, 19, &max, &sum) == 0);
+        assert_true(check_tables[v].softmax_tile(s, 0, 11, 19, &max, &sum) == 0);
         for (int i = 0; i < 19; i++)
             assert_true(s[i] == 0);
         assert_true(sum == 0 && max == -INFINITY);
         s[3] = 2.0f; /* then a tile with something in it */
         for (int i = 0; i < 8; i++)
             s[i] = i == 3 ? 2.0f : -INFINITY;
-        assert_true(check_tables[v].softmax_tile(s, 8, 8, &max, &sum) == 0);
+        assert_true(check_tables[v].softmax_tile(s, 0, 8, 8, &max, &sum) == 0);
         assert_true(s[3] == 1 && sum == 1 && max == 2);
         s[0] = NAN;
-        check_tables[v].softmax_tile(s, 2, 2, &max, &sum);
+        check_tables[v].softmax_tile(s, 0, 2, 2, &max, &sum);
         assert_true(isnan(s[0]) && isnan(sum));
     }
 }
@@ -275,7 +280,7 @@ static void bench_softmax(const struct kni_kernels *k, float *y, const float *x)
 {
     float max = -INFINITY, sum = 0;
     memcpy(y, x, 128 * sizeof *x);
-    k->softmax_tile(y, 128, 128, &max, &sum);
+    k->softmax_tile(y, 0, 128, 128, &max, &sum);
 }
 
 static void bench_silu(const struct kni_kernels *k, float *y, const float *x, uint32_t n)
