@@ -117,7 +117,7 @@ static enum kn_status fill_info(struct kni_model_load *load, const struct kni_ar
 
 static enum kn_status load_model(struct kn_model *m, const char *path, struct kn_err *err)
 {
-    const struct kni_arch *arch;
+    const struct kni_arch *arch = NULL;
     struct kni_model_load load = {.model = m, .err = err};
     enum kn_status status = kni_gguf_parse(&m->gguf, &m->arena, m->file.data, m->file.n_bytes, path, err);
     if (status != KN_OK)
