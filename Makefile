@@ -8,16 +8,17 @@ PREFIX ?= /usr/local
 DEMO_ARGS ?=
 BENCH_ARGS ?= --peer llama.cpp
 
-CMAKE = cmake -G Ninja -DKN_MODEL="$$(tools/fetch-model --path)"
+CMAKE = cmake -G Ninja -DKN_MODEL="$$(tools/fetch-model --path)" -DKN_MODEL_GEMMA="$$(f=$$(tools/fetch-model --gemma --path); [ ! -f "$$f" ] || echo "$$f")"
 CTEST = ctest --output-on-failure -j2
 
-.PHONY: help demo test test-release test-asan build build-asan build-clang setup model check bench bench-peers install clean
+.PHONY: help demo test test-release test-asan build build-asan build-clang setup model model-gemma check bench bench-peers install clean
 
 help:
 	@echo 'make demo         set up, build, and show a prefix that is fetched instead of recomputed'
 	@echo 'make test         set up, build, run all tests, then unit, kernel, fuzz and fault tests under ASan and UBSan'
 	@echo 'make build        $(BUILD)/kinema, libkinema.so, libkinema_x265.so'
 	@echo 'make model        download the demo model; its path is the last line'
+	@echo 'make model-gemma  download Gemma 3 270M too (optional, under the Gemma Terms of Use); its tests run when it is there'
 	@echo 'make check        layers, symbols, headers, banned functions, ...; clang with warnings as errors'
 	@echo 'make bench-peers  build llama.cpp for the benchmark (minutes, once)'
 	@echo 'make bench        prefill and decode speed beside llama.cpp'
@@ -29,6 +30,9 @@ setup:
 
 model: setup
 	@tools/fetch-model
+
+model-gemma: setup
+	@tools/fetch-model --gemma
 
 build: setup
 	@$(CMAKE) -S . -B $(BUILD) -DKN_WERROR=$(WERROR) >/dev/null

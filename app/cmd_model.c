@@ -163,7 +163,7 @@ static int tokenize(const struct kn_model *model, const struct args *args)
         if (!(file = kn_app_read_file(args->file, &n, &why)))
             return kn_app_fail("model", "cannot read %s: %s", args->file, why);
     }
-    n_ids = n + 1;
+    n_ids = 3 * n + 2;
     ids = malloc(n_ids * sizeof *ids);
     enum kn_status s = ids ? kn_model_tokenize(model, file ? file : args->text, n, args->special ? KN_TOKENIZE_SPECIAL : 0, ids, &n_ids) : KN_E_NOMEM;
     if (s) {

@@ -60,7 +60,7 @@ bool kn_demo_document_write(const struct kn_model *model, const char *path, size
         kn_app_fail("demo", "cannot read the document %s: %s", source, why);
         goto done;
     }
-    n_ids = n_bytes + 1;
+    n_ids = 3 * n_bytes + 2;
     ids = malloc(n_ids * sizeof *ids);
     if (!ids || kn_model_tokenize(model, text, n_bytes, 0, ids, &n_ids)) {
         kn_app_fail("demo", "cannot tokenize the document %s", source);

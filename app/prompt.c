@@ -138,7 +138,7 @@ enum kn_status kn_prompt_tokens(const struct kn_model *model, const struct kn_pr
             goto done;
         }
     }
-    room = (plain ? n_text : n_rendered) + 16; /* at most one token a byte, and BOS */
+    room = 3 * (plain ? n_text : n_rendered) + 16; /* what kn_model_tokenize promises, and each of the pieces below */
     out = malloc(room * sizeof *out);
     if (!out) {
         s = fail(err, KN_E_NOMEM, "out of memory");

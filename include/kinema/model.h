@@ -34,7 +34,7 @@ struct kn_model_info {
     const char *arch;          /* GGUF general.architecture, such as "llama" */
     const char *name;          /* general.name or "" */
     const char *quant;         /* type of most weight bytes, such as "Q4_1" */
-    const char *chat_template; /* "chatml", "llama3", "mistral" or "none" */
+    const char *chat_template; /* "chatml", "llama3", "mistral", "gemma" or "none" */
     const char *pre_tokenizer; /* GGUF tokenizer.ggml.pre or "" */
     uint8_t fingerprint[16];   /* BLAKE2b over the file's header, size and samples of every tensor */
     uint64_t file_bytes;
@@ -78,7 +78,7 @@ enum kn_tokenize_flags {
 };
 
 /* Tokenizes n_bytes of text. ids has room for *n_ids; on return *n_ids is the full count. KN_E_ARG when the room was too
- * small (nothing written past it). At most n_bytes + 1 ids result. Invalid UTF-8 is tokenized byte by byte; a byte for which
+ * small (nothing written past it). At most 3 * n_bytes + 2 ids result. Invalid UTF-8 is tokenized byte by byte; a byte for which
  * the vocabulary has no token is dropped, as the reference tokenizers do. KN_E_NOMEM. Any thread. */
 KN_API enum kn_status kn_model_tokenize(const struct kn_model *model, const char *text, size_t n_bytes, unsigned flags,
                                         int32_t *ids, size_t *n_ids);
@@ -101,7 +101,7 @@ struct kn_chat_message {
 /* Renders messages with the model's chat template into buf (capacity *n_bytes, NUL-terminated when it fits); *n_bytes
  * becomes the length without NUL. add_reply opens the assistant's turn. Tokenize the result with KN_TOKENIZE_SPECIAL and
  * without KN_TOKENIZE_BOS: a template that wants BOS writes it. KN_E_UNSUPPORTED without a known template, KN_E_ARG when
- * the room was too small or the roles do not suit the template (Mistral: user and assistant in turn). */
+ * the room was too small or the roles do not suit the template (Mistral, Gemma: user and assistant in turn). */
 KN_API enum kn_status kn_model_chat(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages,
                                     bool add_reply, char *buf, size_t *n_bytes);
 

@@ -22,7 +22,14 @@ static enum kn_status load_weights(struct kni_model_load *load)
 {
     struct kni_hparams *h = &load->model->hparams;
     enum kn_status s = kni_arch_load_base(load);
-    return s != KN_OK ? s : kni_arch_get_tensor(load, "rope_freqs.weight", h->rope_dim / 2, 0, false, &h->ropes[0].factors);
+    if (s != KN_OK || (s = kni_arch_get_tensor(load, "rope_freqs.weight", h->rope_dim / 2, 0, false, &h->ropes[0].factors)) != KN_OK)
+        return s;
+    const float *factors = h->ropes[0].factors ? h->ropes[0].factors->data : NULL;
+    for (uint32_t i = 0; factors && i < h->rope_dim / 2; i++)
+        if (!(factors[i] > 0))
+            return kni_err_set(load->err, KN_E_FORMAT, "%s: entry %u of tensor rope_freqs.weight is %g, not above 0; the file is damaged", load->gguf->path, i,
+                               (double)factors[i]);
+    return KN_OK;
 }
 
 const struct kni_arch kni_arch_llama = {.name = "llama", .load_hparams = load_hparams, .load_weights = load_weights};

@@ -6,6 +6,8 @@
  */
 #include "model/bpe.h"
 
+#include "model/heap.h"
+
 #define NONE UINT32_MAX
 
 enum kn_status kni_bpe_init(struct kni_bpe *bpe, struct kni_arena *arena, uint32_t n_merges)
@@ -61,35 +63,6 @@ void kni_bpe_scratch_fini(struct kni_bpe_scratch *scratch)
     *scratch = (struct kni_bpe_scratch){0};
 }
 
-static void heap_push(uint64_t *heap, size_t *n, uint64_t key)
-{
-    size_t i = (*n)++;
-    while (i && heap[(i - 1) / 2] > key) {
-        heap[i] = heap[(i - 1) / 2];
-        i = (i - 1) / 2;
-    }
-    heap[i] = key;
-}
-
-static uint64_t heap_pop(uint64_t *heap, size_t *n)
-{
-    uint64_t top = heap[0], last = heap[--*n];
-    size_t i = 0;
-    for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= *n)
-            break;
-        if (child + 1 < *n && heap[child + 1] < heap[child])
-            child++;
-        if (heap[child] >= last)
-            break;
-        heap[i] = heap[child];
-        i = child;
-    }
-    heap[i] = last;
-    return top;
-}
-
 /* Enters the pair that starts at symbol at, if it has a rank. */
 static void consider(const struct kni_bpe *bpe, const struct kni_bpe_scratch *s, size_t *n_heap, uint32_t at)
 {
@@ -98,7 +71,7 @@ static void consider(const struct kni_bpe *bpe, const struct kni_bpe_scratch *s,
         return;
     const struct kni_bpe_slot *slot = slot_of(bpe, s->symbols[at].id, s->symbols[next].id);
     if (slot->left != NONE)
-        heap_push(s->heap, n_heap, (uint64_t)slot->rank << 32 | at);
+        kni_heap_push(s->heap, n_heap, (uint64_t)slot->rank << 32 | at);
 }
 
 size_t kni_bpe_merge(const struct kni_bpe *bpe, struct kni_bpe_scratch *scratch, size_t n)
@@ -114,7 +87,7 @@ size_t kni_bpe_merge(const struct kni_bpe *bpe, struct kni_bpe_scratch *scratch,
     for (uint32_t i = 0; i + 1 < (uint32_t)n; i++)
         consider(bpe, scratch, &n_heap, i);
     while (n_heap) {
-        uint64_t top = heap_pop(scratch->heap, &n_heap);
+        uint64_t top = kni_heap_pop(scratch->heap, &n_heap);
         uint32_t at = (uint32_t)top, rank = (uint32_t)(top >> 32), next = s[at].next;
         if (s[at].id == NONE || next == NONE)
             continue;

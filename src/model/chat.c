@@ -71,6 +71,9 @@ enum kn_status kni_chat_load(struct kni_chat **out, struct kni_arena *arena, con
         chat->kind = KNI_CHAT_KIND_MISTRAL;
         chat->blank_before = find(s, "[INST] ") != NULL;
         chat->blank_after = find(s, " [/INST]") != NULL;
+    } else if (find(s, "<start_of_turn>") && find(s, "<end_of_turn>")) {
+        chat->kind = KNI_CHAT_KIND_GEMMA;
+        chat->no_system = find(s, "System role not supported") != NULL;
     }
     if (status != KN_OK)
         return kni_err_set(err, status, "%s: out of memory for the chat template", gguf->path);
@@ -86,6 +89,7 @@ const char *kni_chat_name(const struct kni_chat *chat)
     case KNI_CHAT_KIND_CHATML: return "chatml";
     case KNI_CHAT_KIND_LLAMA3: return "llama3";
     case KNI_CHAT_KIND_MISTRAL: return "mistral";
+    case KNI_CHAT_KIND_GEMMA: return "gemma";
     case KNI_CHAT_KIND_NONE: break;
     }
     return "none";
@@ -163,6 +167,35 @@ static void render_mistral(const struct kni_chat *chat, struct writer *w, const 
     }
 }
 
+static void render_gemma(const struct kni_chat *chat, struct writer *w, const struct kn_chat_message *m, size_t n, bool add_reply)
+{
+    bool system = !strcmp(m[0].role, "system");
+    put(w, chat->bos.data, chat->bos.n);
+    for (size_t i = system; i < n; i++) {
+        puts_to(w, "<start_of_turn>");
+        puts_to(w, strcmp(m[i].role, "assistant") ? m[i].role : "model");
+        puts_to(w, "\n");
+        if (system && i == 1) {
+            puts_to(w, m[0].text);
+            puts_to(w, "\n\n");
+        }
+        put_trimmed(w, m[i].text);
+        puts_to(w, "<end_of_turn>\n");
+    }
+    if (add_reply)
+        puts_to(w, "<start_of_turn>model\n");
+}
+
+/* Whether Gemma's template takes the roles: user at every other place, no system message where it is an error. */
+static bool suits_gemma(const struct kni_chat *chat, const struct kn_chat_message *m, size_t n)
+{
+    size_t system = !strcmp(m[0].role, "system");
+    bool ok = !system || !chat->no_system;
+    for (size_t i = system; i < n; i++)
+        ok = ok && !strcmp(m[i].role, "user") == ((i - system) % 2 == 0);
+    return ok;
+}
+
 enum kn_status kni_chat_render(const struct kni_chat *chat, const struct kn_chat_message *messages, size_t n_messages, bool add_reply, char *buf,
                                size_t *n_bytes)
 {
@@ -178,10 +211,13 @@ enum kn_status kni_chat_render(const struct kni_chat *chat, const struct kn_chat
         if (chat->kind == KNI_CHAT_KIND_MISTRAL && strcmp(messages[i].role, i % 2 ? "assistant" : "user"))
             return KN_E_ARG; /* the template raises an exception */
     }
+    if (chat->kind == KNI_CHAT_KIND_GEMMA && !suits_gemma(chat, messages, n_messages))
+        return KN_E_ARG;
     switch (chat->kind) {
     case KNI_CHAT_KIND_CHATML: render_chatml(chat, &w, messages, n_messages, add_reply); break;
     case KNI_CHAT_KIND_LLAMA3: render_llama3(chat, &w, messages, n_messages, add_reply); break;
     case KNI_CHAT_KIND_MISTRAL: render_mistral(chat, &w, messages, n_messages); break; /* [/INST] opens the reply */
+    case KNI_CHAT_KIND_GEMMA: render_gemma(chat, &w, messages, n_messages, add_reply); break;
     case KNI_CHAT_KIND_NONE: break;
     }
     *n_bytes = w.n;

@@ -6,7 +6,9 @@
  *     chatml   <|im_start|>ROLE\nTEXT<|im_end|>\n ...                  reply: <|im_start|>assistant\n
  *     llama3   BOS <|start_header_id|>ROLE<|end_header_id|>\n\nTEXT<|eot_id|> ...   text trimmed
  *     mistral  BOS [INST] TEXT [/INST] reply EOS ...                   blanks as the template has them
+ *     gemma    BOS <start_of_turn>ROLE\nTEXT<end_of_turn>\n ...      text trimmed, "model" for assistant, reply: <start_of_turn>model\n
  *
+ * Gemma has no system role: a first system message goes before the first message's text, with an empty line between.
  * A ChatML template may hold a system message that goes first when the conversation brings none (SmolLM2, Qwen2): it is
  * taken from the template's text.
  */
@@ -16,19 +18,20 @@
 #include "model/gguf.h"
 #include "model/tokenizer.h"
 
-enum kni_chat_kind { KNI_CHAT_KIND_NONE, KNI_CHAT_KIND_CHATML, KNI_CHAT_KIND_LLAMA3, KNI_CHAT_KIND_MISTRAL };
+enum kni_chat_kind { KNI_CHAT_KIND_NONE, KNI_CHAT_KIND_CHATML, KNI_CHAT_KIND_LLAMA3, KNI_CHAT_KIND_MISTRAL, KNI_CHAT_KIND_GEMMA };
 
 struct kni_chat {
     enum kni_chat_kind kind;
     struct kni_gguf_str system; /* ChatML: goes first when messages[0] is not a system message; data NULL: none */
     struct kni_gguf_str bos, eos; /* text of the tokens, empty when absent */
+    bool no_system;                 /* Gemma 2: a system message is an error */
     bool blank_before, blank_after; /* Mistral: "[INST] " and " [/INST]" */
 };
 
 /* Never fails for an unknown template: kind is NONE. KN_E_FORMAT when the key is not a string, KN_E_NOMEM. */
 enum kn_status kni_chat_load(struct kni_chat **out, struct kni_arena *arena, const struct kni_gguf *gguf, const struct kni_tokenizer *tokenizer,
                              struct kn_err *err);
-/* "chatml", "llama3", "mistral", "none". */
+/* "chatml", "llama3", "mistral", "gemma", "none". */
 const char *kni_chat_name(const struct kni_chat *chat);
 /* As kn_model_chat. */
 enum kn_status kni_chat_render(const struct kni_chat *chat, const struct kn_chat_message *messages, size_t n_messages, bool add_reply, char *buf,

@@ -27,18 +27,18 @@
 static const struct rule {
     const char *name;
     const char *stages[MAX_STAGES];
-    bool takes_whole, adds_bos;
+    bool takes_whole, adds_bos, nfc;
 } rules[] = {
-    {"gpt-2", {GPT2}, false, false},
-    {"default", {GPT2}, false, false},
-    {"smollm", {"\\p{N}", GPT2}, false, false},
-    {"starcoder", {"\\p{N}", GPT2}, false, false},
-    {"refact", {"\\p{N}", GPT2}, false, false},
-    {"codeshell", {"\\p{N}", GPT2}, false, false},
-    {"llama-bpe", {LLAMA3("\\p{N}{1,3}")}, true, true},
-    {"llama3", {LLAMA3("\\p{N}{1,3}")}, true, true},
-    {"llama-v3", {LLAMA3("\\p{N}{1,3}")}, true, true},
-    {"qwen2", {LLAMA3("\\p{N}")}, false, false},
+    {"gpt-2", {GPT2}, false, false, false},
+    {"default", {GPT2}, false, false, false},
+    {"smollm", {"\\p{N}", GPT2}, false, false, false},
+    {"starcoder", {"\\p{N}", GPT2}, false, false, false},
+    {"refact", {"\\p{N}", GPT2}, false, false, false},
+    {"codeshell", {"\\p{N}", GPT2}, false, false, false},
+    {"llama-bpe", {LLAMA3("\\p{N}{1,3}")}, true, true, false},
+    {"llama3", {LLAMA3("\\p{N}{1,3}")}, true, true, false},
+    {"llama-v3", {LLAMA3("\\p{N}{1,3}")}, true, true, false},
+    {"qwen2", {LLAMA3("\\p{N}")}, false, false, true},
 };
 
 struct kni_pretok {
@@ -72,6 +72,11 @@ const char *kni_pretok_names(void)
 bool kni_pretok_takes_whole(const struct kni_pretok *pretok)
 {
     return pretok->rule->takes_whole;
+}
+
+bool kni_pretok_wants_nfc(const struct kni_pretok *pretok)
+{
+    return pretok->rule->nfc;
 }
 
 bool kni_pretok_adds_bos(const struct kni_pretok *pretok)

@@ -8,11 +8,11 @@
  *     gpt-2, default            GPT-2's pattern
  *     smollm, starcoder, ...    every number character by itself, then GPT-2's pattern
  *     llama-bpe, llama3         Llama 3's pattern (numbers by three, newlines with what stands before)
- *     qwen2                     as Llama 3, numbers one by one
+ *     qwen2                     NFC; as Llama 3, numbers one by one
  *
  * Patterns are compiled by PCRE2 (JIT where the machine has it) without its own notion of blanks, which knows one blank
  * (U+180E) too many: the Unicode White_Space set is spelt out. Letters and numbers are those of PCRE2's Unicode version.
- * Not here: normalisation (NFC), which none of these models' byte-level vocabularies needs for its own output.
+ * Not here: normalisation (nfc.h), which the caller does first where the rule asks for it.
  *
  * Immutable after open, any thread; a match needs a struct kni_pretok_scratch of the caller's own.
  */
@@ -33,6 +33,8 @@ enum kn_status kni_pretok_open(struct kni_pretok **out, const char *name, size_t
 void kni_pretok_close(struct kni_pretok **pretok);
 /* Whether a piece that is a token as a whole skips merging (Llama 3). */
 bool kni_pretok_takes_whole(const struct kni_pretok *pretok);
+/* Whether text goes through NFC first (Qwen). */
+bool kni_pretok_wants_nfc(const struct kni_pretok *pretok);
 /* Whether BOS is prepended when the file does not say (Llama 3). */
 bool kni_pretok_adds_bos(const struct kni_pretok *pretok);
 /* Names that kni_pretok_open knows, separated by blanks; static. */

@@ -6,12 +6,15 @@
 #include <string.h>
 
 #include "kinema/model.h"
-#include "model/tokenizer.h"
+#include "model/nfc.h"
+#include "model/spm.h"
 
 struct encode {
     const struct kni_tokenizer *t;
     struct kni_pretok_scratch *match;
     struct kni_bpe_scratch merge;
+    struct kni_spm_scratch spm;
+    bool prefix; /* a blank is due before the next text */
     int32_t *ids;
     size_t room, count;
     bool special;
@@ -48,23 +51,74 @@ static enum kn_status encode_piece(void *user, const char *piece, size_t n)
     return KN_OK;
 }
 
-/* Text without specials: runs of valid UTF-8 through the pre-tokenizer, stray bytes one by one. */
+static void push_byte(struct encode *e, unsigned char byte)
+{
+    int32_t id = e->t->byte_ids[byte];
+    if (id < 0)
+        id = e->t->unknown >= 0 && e->t->is_spm ? e->t->unknown : -1;
+    if (id >= 0)
+        push(e, id);
+}
+
+static enum kn_status split_run(struct encode *e, const char *text, size_t n)
+{
+    char *nfc = NULL;
+    enum kn_status status = kni_pretok_wants_nfc(e->t->pretok) ? kni_nfc(&nfc, &n, text, n) : KN_OK;
+    if (status == KN_OK)
+        status = kni_pretok_split(e->t->pretok, e->match, nfc ? nfc : text, n, encode_piece, e);
+    kni_free(nfc);
+    return status;
+}
+
+static enum kn_status merge_run(struct encode *e, const char *text, size_t n)
+{
+    const struct kni_tokenizer *t = e->t;
+    enum kn_status status = kni_spm_merge(t, &e->spm, text, n);
+    if (status != KN_OK)
+        return status;
+    for (uint32_t i = 0; i != UINT32_MAX; i = e->spm.symbols[i].next) {
+        const struct kni_spm_symbol *s = &e->spm.symbols[i];
+        int32_t id = kni_tokenizer_find_piece(t, text + s->at, s->n);
+        if (id >= 0)
+            push(e, id);
+        for (uint32_t k = 0; id < 0 && k < s->n; k++)
+            push_byte(e, (unsigned char)text[s->at + k]);
+    }
+    return KN_OK;
+}
+
+/* A run of valid UTF-8; behind a due blank when the model wants one. */
+static enum kn_status encode_run(struct encode *e, const char *text, size_t n)
+{
+    if (!e->t->is_spm)
+        return split_run(e, text, n);
+    if (!e->prefix)
+        return merge_run(e, text, n);
+    e->prefix = false;
+    char *copy = kni_alloc(KNI_ALLOC_TAG_REQUEST, n + 1, 0);
+    if (!copy)
+        return KN_E_NOMEM;
+    copy[0] = ' ';
+    memcpy(copy + 1, text, n);
+    enum kn_status status = merge_run(e, copy, n + 1);
+    kni_free(copy);
+    return status;
+}
+
+/* Text without specials: runs of valid UTF-8, stray bytes one by one. */
 static enum kn_status encode_plain(struct encode *e, const char *text, size_t n)
 {
     size_t at = 0;
     while (at < n) {
         size_t valid = kni_utf8_valid_prefix(text + at, n - at);
-        if (valid) {
-            enum kn_status status = kni_pretok_split(e->t->pretok, e->match, text + at, valid, encode_piece, e);
+        if (valid || e->prefix) {
+            enum kn_status status = encode_run(e, text + at, valid);
             if (status != KN_OK)
                 return status;
             at += valid;
         }
-        if (at < n) {
-            int32_t id = e->t->byte_ids[(unsigned char)text[at++]];
-            if (id >= 0)
-                push(e, id);
-        }
+        if (at < n)
+            push_byte(e, (unsigned char)text[at++]);
     }
     return KN_OK;
 }
@@ -83,33 +137,62 @@ static int32_t special_at(const struct encode *e, const char *text, size_t n)
     return -1;
 }
 
-enum kn_status kni_tokenizer_encode(const struct kni_tokenizer *tokenizer, const char *text, size_t n_bytes, unsigned flags, int32_t *ids,
-                                    size_t *n_ids)
+static enum kn_status encode_all(struct encode *e, const char *text, size_t n_bytes)
 {
-    struct encode e = {.t = tokenizer, .ids = ids, .room = *n_ids, .special = (flags & KN_TOKENIZE_SPECIAL) != 0};
+    const struct kni_tokenizer *t = e->t;
     enum kn_status status = KN_OK;
-    *n_ids = 0;
-    if (n_bytes > INT32_MAX)
-        return KN_E_ARG;
-    if (!(e.match = kni_pretok_scratch_open(tokenizer->pretok)))
-        return KN_E_NOMEM;
-    if ((flags & KN_TOKENIZE_BOS) && tokenizer->add_bos && tokenizer->bos >= 0)
-        push(&e, tokenizer->bos);
     size_t from = 0; /* start of the text that is not encoded yet */
+    e->prefix = t->space_prefix;
     for (size_t at = 0; at < n_bytes && status == KN_OK;) {
-        int32_t id = special_at(&e, text + at, n_bytes - at);
+        int32_t id = special_at(e, text + at, n_bytes - at);
         if (id < 0) {
             at++;
             continue;
         }
-        status = encode_plain(&e, text + from, at - from);
-        push(&e, id);
-        from = at += tokenizer->tokens[id].n;
+        bool control = t->tokens[id].kind == KNI_TOKEN_KIND_CONTROL;
+        status = encode_plain(e, text + from, at - from);
+        if (status == KN_OK && e->prefix && !control) /* a user-defined token is text, too */
+            status = encode_run(e, "", 0);
+        push(e, id);
+        e->prefix = t->space_prefix && control;
+        from = at += t->tokens[id].n;
     }
-    if (status == KN_OK)
-        status = encode_plain(&e, text + from, n_bytes - from);
+    return status == KN_OK ? encode_plain(e, text + from, n_bytes - from) : status;
+}
+
+/* A copy of text with U+2581 as blanks; NULL in *out when there is none. */
+static enum kn_status blanks(char **out, size_t *n_out, const char *text, size_t n)
+{
+    static const char mark[] = "\xe2\x96\x81";
+    *out = NULL;
+    if (!n || !memmem(text, n, mark, 3))
+        return KN_OK;
+    if (!(*out = kni_alloc(KNI_ALLOC_TAG_REQUEST, n, 0)))
+        return KN_E_NOMEM;
+    *n_out = kni_tokenizer_unmark(*out, text, n);
+    return KN_OK;
+}
+
+enum kn_status kni_tokenizer_encode(const struct kni_tokenizer *tokenizer, const char *text, size_t n_bytes, unsigned flags, int32_t *ids,
+                                    size_t *n_ids)
+{
+    struct encode e = {.t = tokenizer, .ids = ids, .room = *n_ids, .special = (flags & KN_TOKENIZE_SPECIAL) != 0};
+    char *copy = NULL;
+    *n_ids = 0;
+    if (n_bytes > INT32_MAX)
+        return KN_E_ARG;
+    enum kn_status status = tokenizer->is_spm ? blanks(&copy, &n_bytes, text, n_bytes) : KN_OK;
+    if (status == KN_OK && !tokenizer->is_spm && !(e.match = kni_pretok_scratch_open(tokenizer->pretok)))
+        status = KN_E_NOMEM;
+    if (status != KN_OK)
+        return status;
+    if ((flags & KN_TOKENIZE_BOS) && tokenizer->add_bos && tokenizer->bos >= 0)
+        push(&e, tokenizer->bos);
+    status = encode_all(&e, copy ? copy : text, n_bytes);
     kni_pretok_scratch_close(&e.match);
     kni_bpe_scratch_fini(&e.merge);
+    kni_spm_scratch_fini(&e.spm);
+    kni_free(copy);
     if (status != KN_OK)
         return status;
     *n_ids = e.count;

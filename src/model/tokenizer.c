@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/le.h"
 #include "base/log.h"
+#include "model/spm.h"
 
 #define MAX_VOCAB (1u << 24)
 #define NO_BYTE 256u
@@ -56,6 +57,32 @@ static bool unspell(const struct loader *l, struct kni_gguf_str s, char *out, si
     }
     *n_out = n;
     return true;
+}
+
+size_t kni_tokenizer_unmark(char *out, const char *text, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; count++) {
+        bool mark = n - i >= 3 && !memcmp(text + i, "\xe2\x96\x81", 3);
+        out[count] = mark ? ' ' : text[i];
+        i += mark ? 3 : 1;
+    }
+    return count;
+}
+
+/* The byte of a SentencePiece byte token, "<0x0A>"; -1 when s is none. */
+static int byte_of_name(struct kni_gguf_str s)
+{
+    int value = 0;
+    if (s.n != 6 || memcmp(s.data, "<0x", 3) || s.data[5] != '>')
+        return -1;
+    for (unsigned i = 3; i < 5; i++) {
+        const char *digits = "0123456789ABCDEF", *at = memchr(digits, s.data[i], 16);
+        if (!at)
+            return -1;
+        value = value * 16 + (int)(at - digits);
+    }
+    return value;
 }
 
 /* ---- tables */
@@ -123,6 +150,22 @@ static enum kn_status load_kinds(struct loader *l)
     return KN_OK;
 }
 
+/* The bytes of a SentencePiece token into out (room for s.n); true when merging can make it. */
+static bool unspell_token(struct loader *l, uint32_t id, struct kni_gguf_str s, char *out, size_t *n)
+{
+    enum kni_token_kind kind = (enum kni_token_kind)l->t->tokens[id].kind;
+    int byte = kind == KNI_TOKEN_KIND_BYTE ? byte_of_name(s) : -1;
+    if (byte >= 0) {
+        *out = (char)byte;
+        *n = 1;
+        if (l->t->byte_ids[byte] < 0)
+            l->t->byte_ids[byte] = (int32_t)id;
+        return false;
+    }
+    *n = kni_tokenizer_unmark(out, s.data, s.n);
+    return kind == KNI_TOKEN_KIND_NORMAL;
+}
+
 static enum kn_status load_tokens(struct loader *l)
 {
     struct kni_tokenizer *t = l->t;
@@ -146,12 +189,15 @@ static enum kn_status load_tokens(struct loader *l)
     const uint8_t *at = kv->value;
     size_t used = 0;
     uint32_t n_specials = 0;
+    for (unsigned b = 0; b < 256; b++)
+        t->byte_ids[b] = -1;
     for (uint32_t i = 0; i < t->n_vocab; i++) {
         struct kni_token *token = &t->tokens[i];
         struct kni_gguf_str s = kni_gguf_next_str(&at);
-        size_t n;
-        bool special = is_special((enum kni_token_kind)token->kind), spelt = unspell(l, s, t->blob + used, &n);
-        if (special || !spelt) { /* kept as written: text of specials, and tokens that merging cannot make */
+        size_t n = 0;
+        bool special = is_special((enum kni_token_kind)token->kind);
+        bool made = t->is_spm ? unspell_token(l, i, s, t->blob + used, &n) : unspell(l, s, t->blob + used, &n) && !special;
+        if (!t->is_spm && !made) { /* kept as written: text of specials, and tokens that merging cannot make */
             memcpy(t->blob + used, s.data, s.n);
             n = s.n;
         }
@@ -159,15 +205,16 @@ static enum kn_status load_tokens(struct loader *l)
         token->n = (uint32_t)n;
         used += n;
         n_specials += special;
-        if (n && spelt && !special) {
+        if (n && made) {
             uint32_t *slot = table_slot(t, &t->pieces, t->blob + token->at, n);
             if (!*slot) /* of equal tokens the first counts */
                 *slot = i + 1;
+            t->max_piece_bytes = n > t->max_piece_bytes ? (uint32_t)n : t->max_piece_bytes;
         }
     }
     if (!table_init(&t->specials, l->arena, n_specials))
         return nomem(l);
-    for (unsigned b = 0; b < 256; b++) {
+    for (unsigned b = 0; b < 256 && !t->is_spm; b++) {
         char c = (char)b;
         t->byte_ids[b] = kni_tokenizer_find_piece(t, &c, 1);
     }
@@ -268,6 +315,28 @@ static enum kn_status load_merges(struct loader *l)
     return status;
 }
 
+static enum kn_status load_scores(struct loader *l)
+{
+    struct kni_tokenizer *t = l->t;
+    const struct kni_gguf_kv *kv;
+    enum kn_status status = kni_gguf_get_array(l->gguf, "tokenizer.ggml.scores", KNI_GGUF_TYPE_F32, &kv, l->err);
+    if (status == KN_E_NOT_FOUND)
+        return kni_err_set(l->err, KN_E_FORMAT, "%s: key tokenizer.ggml.scores is missing; convert the model with its tokenizer", l->gguf->path);
+    if (status != KN_OK)
+        return status;
+    if (kv->n_elems != t->n_vocab)
+        return kni_err_set(l->err, KN_E_FORMAT, "%s: tokenizer.ggml.scores has %llu entries for %u tokens; convert the model again", l->gguf->path,
+                           (unsigned long long)kv->n_elems, t->n_vocab);
+    status = kni_spm_load_ranks(t, l->arena, kv->value);
+    if (status == KN_E_FORMAT)
+        return kni_err_set(l->err, status, "%s: tokenizer.ggml.scores has an entry that is no number; convert the model again", l->gguf->path);
+    if (status != KN_OK)
+        return nomem(l);
+    t->space_prefix = true;
+    status = kni_gguf_get_bool(l->gguf, "tokenizer.ggml.add_space_prefix", &t->space_prefix, l->err);
+    return status == KN_E_NOT_FOUND ? KN_OK : status;
+}
+
 /* ---- ids */
 
 static enum kn_status load_id(struct loader *l, const char *key, int32_t *out)
@@ -289,11 +358,12 @@ static enum kn_status load_id(struct loader *l, const char *key, int32_t *out)
 
 static enum kn_status load_ids(struct loader *l)
 {
-    static const char *const ends[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "</s>"};
+    static const char *const ends[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "</s>"};
     struct kni_tokenizer *t = l->t;
     enum kn_status status;
     int32_t eom;
     if ((status = load_id(l, "tokenizer.ggml.bos_token_id", &t->bos)) != KN_OK || (status = load_id(l, "tokenizer.ggml.eos_token_id", &t->eos)) != KN_OK ||
+        (status = load_id(l, "tokenizer.ggml.unknown_token_id", &t->unknown)) != KN_OK ||
         (status = load_id(l, "tokenizer.ggml.eot_token_id", &t->eot)) != KN_OK || (status = load_id(l, "tokenizer.ggml.eom_token_id", &eom)) != KN_OK)
         return status;
     for (unsigned i = 0; i < sizeof ends / sizeof *ends; i++) {
@@ -301,14 +371,14 @@ static enum kn_status load_ids(struct loader *l)
         if (id < 0 || t->tokens[id].kind != KNI_TOKEN_KIND_CONTROL)
             continue;
         t->tokens[id].stop = true;
-        if (t->eot < 0 && i < 3)
+        if (t->eot < 0 && i < 4)
             t->eot = id;
     }
     const int32_t named[] = {t->eos, t->eot, eom};
     for (unsigned i = 0; i < 3; i++)
         if (named[i] >= 0)
             t->tokens[named[i]].stop = true;
-    t->add_bos = kni_pretok_adds_bos(t->pretok);
+    t->add_bos = t->is_spm || kni_pretok_adds_bos(t->pretok);
     status = kni_gguf_get_bool(l->gguf, "tokenizer.ggml.add_bos_token", &t->add_bos, l->err);
     return status == KN_E_NOT_FOUND ? KN_OK : status;
 }
@@ -340,12 +410,13 @@ enum kn_status kni_tokenizer_load(struct kni_tokenizer **out, struct kni_arena *
         return kni_err_set(err, KN_E_FORMAT, "%s: key tokenizer.ggml.model is missing; convert the model with its tokenizer", gguf->path);
     if (status != KN_OK)
         return status;
-    if (model.n != 4 || memcmp(model.data, "gpt2", 4))
-        return kni_err_set(err, KN_E_UNSUPPORTED, "%s: tokenizer model \"%s\" is not supported; models with byte-level BPE (\"gpt2\") are", gguf->path,
-                           kni_gguf_quote(model).text);
+    l.t->is_spm = model.n == 5 && !memcmp(model.data, "llama", 5);
+    if (!l.t->is_spm && (model.n != 4 || memcmp(model.data, "gpt2", 4)))
+        return kni_err_set(err, KN_E_UNSUPPORTED, "%s: tokenizer model \"%s\" is not supported; byte-level BPE (\"gpt2\") and SentencePiece BPE (\"llama\") are",
+                           gguf->path, kni_gguf_quote(model).text);
     spelling_init(l.byte_of);
-    if ((status = load_pretok(&l)) == KN_OK && (status = load_tokens(&l)) == KN_OK && (status = load_specials(&l)) == KN_OK &&
-        (status = load_merges(&l)) == KN_OK && (status = load_ids(&l)) == KN_OK)
+    if ((l.t->is_spm || (status = load_pretok(&l)) == KN_OK) && (status = load_tokens(&l)) == KN_OK && (status = load_specials(&l)) == KN_OK &&
+        (status = l.t->is_spm ? load_scores(&l) : load_merges(&l)) == KN_OK && (status = load_ids(&l)) == KN_OK)
         *out = l.t;
     else
         kni_tokenizer_fini(l.t);

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Byte-level BPE tokenizer ("gpt2" in GGUF), exact to the model's own:
+ * Tokenizers, exact to the models' own. Two kinds:
  *
- *     text -> special tokens split out -> runs of valid UTF-8 -> pre-tokenizer (pretok.h) -> bytes -> merges (bpe.h) -> ids
+ *     byte-level BPE ("gpt2" in GGUF)
+ *     text -> special tokens split out -> runs of valid UTF-8 (-> NFC) -> pre-tokenizer (pretok.h) -> bytes -> merges (bpe.h) -> ids
  *
- * In the file, tokens are spelt with one visible character a byte; that is undone at load, so that everything here works
- * on raw bytes and a token's bytes are a slice of one blob. Bytes outside valid UTF-8 become one token each. A byte for
- * which the vocabulary has no token is dropped, as the reference does (SmolLM2 lacks 21 of 256, among them some control
- * characters); where all 256 are there, detokenizing gives the very same bytes back.
+ *     SentencePiece BPE ("llama")
+ *     text -> U+2581 to blank -> special tokens split out -> runs of valid UTF-8 -> merges by score (spm.h) -> ids, bytes of the rest
+ *
+ * In the file, byte-level tokens are spelt with one visible character a byte, and SentencePiece's have U+2581 for a blank;
+ * that is undone at load, so that everything here works on raw bytes and a token's bytes are a slice of one blob. Bytes outside
+ * valid UTF-8 become one token each. A byte for which the vocabulary has no token is dropped, as the reference does (SmolLM2
+ * lacks 21 of 256, among them some control characters), or becomes the unknown token of a SentencePiece vocabulary; where
+ * all 256 are there, detokenizing gives the very same bytes back (with U+2581 as a blank, and with the blank that some
+ * SentencePiece models put before a text).
  *
  * Control tokens are recognised only with KN_TOKENIZE_SPECIAL; user-defined tokens always; among those that start at one
  * place the longest wins.
@@ -44,10 +50,14 @@ struct kni_tokenizer {
     struct kni_token_table specials; /* control and user-defined tokens */
     struct { uint32_t *lengths, n; } special_lengths[256]; /* by first byte: different lengths, longest first */
     int32_t byte_ids[256];         /* -1: the vocabulary has no such token */
-    struct kni_bpe bpe;
-    struct kni_pretok *pretok;
+    bool is_spm;
+    struct kni_bpe bpe;        /* byte-level: merges */
+    struct kni_pretok *pretok; /* byte-level: NULL otherwise */
+    uint32_t *ranks;           /* SentencePiece: n_vocab, 0 is merged first */
+    uint32_t max_piece_bytes;  /* longest token that merging can make */
+    bool space_prefix;         /* SentencePiece: a blank goes before a text, and before text behind a control token */
     bool add_bos;
-    int32_t bos, eos, eot; /* -1 when absent */
+    int32_t bos, eos, eot, unknown; /* -1 when absent */
 };
 
 /* Reads tokenizer.* of gguf into arena. KN_E_UNSUPPORTED for another tokenizer model or pre-tokenizer (named),
@@ -59,6 +69,9 @@ void kni_tokenizer_fini(struct kni_tokenizer *tokenizer);
 /* As kn_model_tokenize. KN_E_NOMEM, KN_E_ARG for 2 GiB of text or more. */
 enum kn_status kni_tokenizer_encode(const struct kni_tokenizer *tokenizer, const char *text, size_t n_bytes, unsigned flags, int32_t *ids,
                                     size_t *n_ids);
+
+/* Copies n bytes to out (room for n) with U+2581, SentencePiece's mark for a blank, as blanks; returns the bytes written. */
+size_t kni_tokenizer_unmark(char *out, const char *text, size_t n);
 
 /* The id of a token that merging can make or of a special one, by its bytes; -1 when there is none. */
 int32_t kni_tokenizer_find_piece(const struct kni_tokenizer *tokenizer, const char *bytes, size_t n);

@@ -19,8 +19,8 @@ static void use(const struct kn_model *m)
     struct kn_tensor_info t;
     struct kn_chat_message talk = {"user", "the <|im_end|> \xff 12 in"};
     char buf[256];
-    int32_t ids[257];
-    size_t n = sizeof buf, n_ids = 257;
+    int32_t ids[3 * 256 + 2];
+    size_t n = sizeof buf, n_ids = sizeof ids / sizeof *ids;
     uint64_t bytes = 0;
     for (uint32_t i = 0; kn_model_get_tensor(m, i, &t) == KN_OK; i++)
         bytes += t.n_bytes;
@@ -28,7 +28,7 @@ static void use(const struct kn_model *m)
     if (kn_model_chat(m, &talk, 1, true, buf, &n) != KN_OK)
         n = 0;
     enum kn_status s = kn_model_tokenize(m, buf, n, KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS, ids, &n_ids);
-    assert(s == KN_OK && n_ids <= n + 1);
+    assert(s == KN_OK && n_ids <= 3 * n + 2);
     (void)s;
     for (size_t i = 0; i < n_ids; i++) {
         const char *p;

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arbitrary bytes as text. The first byte chooses flags and pre-tokenizer, the rest is the text; the vocabulary is the tiny
- * one, which has all bytes, so the tokens' bytes must be the text again.
+ * Arbitrary bytes as text. The first byte chooses flags and tokenizer, the rest is the text; the vocabulary is the tiny one,
+ * which has all bytes, so the tokens' bytes must be the text again: for Qwen in Unicode's form C (compared when the text is
+ * valid), for SentencePiece with blanks for U+2581.
  */
 #include <assert.h>
 
+#include "base/alloc.h"
 #include "kinema/model.h"
+#include "model/nfc.h"
 #include "model/tokenizer.h"
 #include "support/tiny_model.h"
 
@@ -14,13 +17,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static struct kni_tokenizer *tokenizer_of(unsigned which)
 {
     static const char *const pres[] = {"smollm", "gpt-2", "llama-bpe", "qwen2"};
-    static struct kni_tokenizer *loaded[4]; /* kept for the life of the process */
-    static struct kni_arena arenas[4];
-    static struct kn_gguf_writer files[4];
+    static struct kni_tokenizer *loaded[6]; /* kept for the life of the process */
+    static struct kni_arena arenas[6];
+    static struct kn_gguf_writer files[6];
     if (!loaded[which]) {
         struct kni_gguf *g;
         struct kn_err err = {0};
-        kn_tiny_tokenizer(&files[which], &(struct kn_tiny_opts){.pre = pres[which]});
+        kn_tiny_tokenizer(&files[which], &(struct kn_tiny_opts){.pre = pres[which % 4], .spm = which > 3, .no_space_prefix = which > 4});
         kn_gguf_assemble(&files[which]);
         kni_arena_init(&arenas[which], KNI_ALLOC_TAG_MODEL, 0);
         if (kni_gguf_parse(&g, &arenas[which], files[which].file.data, files[which].file.n, "tiny", &err) ||
@@ -34,23 +37,45 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!size)
         return 0;
-    const struct kni_tokenizer *t = tokenizer_of(data[0] & 3);
+    unsigned which = data[0] & 8 ? 4 + (data[0] & 1) : data[0] & 3;
+    const struct kni_tokenizer *t = tokenizer_of(which);
     const char *text = (const char *)data + 1;
-    size_t n = size - 1, n_ids = n + 1, at = 0;
+    size_t n = size - 1, n_ids = 3 * n + 2, at = 0;
     int32_t *ids = malloc(n_ids * sizeof *ids);
-    if (!ids)
-        return 0;
-    enum kn_status s = kni_tokenizer_encode(t, text, n, data[0] & 4 ? KN_TOKENIZE_SPECIAL : 0, ids, &n_ids);
-    if (s != KN_OK || n_ids > n)
+    char *want = malloc(n + 1), *nfc = NULL;
+    if (!ids || !want)
         abort();
-    for (size_t i = 0; i < n_ids; i++) {
+    enum kn_status s = kni_tokenizer_encode(t, text, n, data[0] & 4 ? KN_TOKENIZE_SPECIAL : 0, ids, &n_ids);
+    if (s != KN_OK || n_ids > 3 * n + 1)
+        abort();
+    size_t i = 0;
+    if (which == 4) { /* blanks before the text and behind control tokens: only that nothing is lost */
+        for (; i < n_ids; i++)
+            at += t->tokens[ids[i]].n;
+        if (at < n / 3)
+            abort();
+        goto done;
+    }
+    memcpy(want, text, n);
+    if (which == 5) {
+        n = kni_tokenizer_unmark(want, text, n);
+    } else if (which == 3) {
+        if (kni_utf8_valid_prefix(text, n) != n || data[0] & 4)
+            goto done;
+        if (kni_nfc(&nfc, &n, text, n) != KN_OK)
+            abort();
+    }
+    for (; i < n_ids; i++) {
         const struct kni_token *token = &t->tokens[ids[i]];
-        if (token->n > n - at || memcmp(t->blob + token->at, text + at, token->n))
+        if (token->n > n - at || memcmp(t->blob + token->at, (nfc ? nfc : want) + at, token->n))
             abort();
         at += token->n;
     }
     if (at != n)
         abort();
+done:
+    kni_free(nfc);
+    free(want);
     free(ids);
     return 0;
 }

@@ -29,6 +29,8 @@ struct kn_tiny_opts {
     const char *pre;           /* "smollm" */
     const char *chat_template; /* a ChatML one; "" leaves the key out */
     bool add_bos;
+    bool spm;                  /* SentencePiece with the same ids: byte tokens, and the merged tokens in the order of their scores */
+    bool no_space_prefix;      /* spm */
 };
 
 #define KN_TINY_FIRST_BYTE 3
@@ -137,27 +139,42 @@ static inline void kn_tiny_tokenizer(struct kn_gguf_writer *w, const struct kn_t
     unsigned n_merges;
     const char *const *merges = kn_tiny_merges(&n_merges);
     unsigned n_vocab = KN_TINY_FIRST_BYTE + 256 + n_merges;
-    kn_gguf_put_str(w, "tokenizer.ggml.model", "gpt2");
+    kn_gguf_put_str(w, "tokenizer.ggml.model", o->spm ? "llama" : "gpt2");
     kn_gguf_put_str(w, "tokenizer.ggml.pre", o->pre ? o->pre : "smollm");
     kn_gguf_put_array(w, "tokenizer.ggml.tokens", KN_GGUF_STR, n_vocab);
     for (unsigned i = 0; i < 3; i++)
         kn_bytes_str(&w->kv, specials[i], strlen(specials[i]));
     for (unsigned b = 0; b < 256; b++) {
-        char text[4];
-        size_t n = kn_tiny_byte_text(b, text);
+        char text[8];
+        size_t n = o->spm ? (size_t)snprintf(text, sizeof text, "<0x%02X>", b) : kn_tiny_byte_text(b, text);
         kn_bytes_str(&w->kv, text, n);
     }
     for (unsigned i = 0; i < n_merges; i++) { /* the merged token: both halves without the blank */
-        char text[32];
+        char text[48];
         size_t n = 0;
-        for (const char *p = merges[i]; *p; p++)
-            if (*p != ' ')
-                text[n++] = *p;
+        for (const char *p = merges[i]; *p; p++) {
+            bool blank = o->spm && !strncmp(p, "\xc4\xa0", 2), newline = o->spm && !strncmp(p, "\xc4\x8a", 2);
+            if (*p == ' ')
+                continue;
+            if (blank)
+                memcpy(text + n, "\xe2\x96\x81", 3), n += 3;
+            else
+                text[n++] = newline ? '\n' : *p;
+            p += blank || newline;
+        }
         kn_bytes_str(&w->kv, text, n);
     }
     kn_gguf_put_array(w, "tokenizer.ggml.token_type", KN_GGUF_I32, n_vocab);
     for (unsigned i = 0; i < n_vocab; i++)
-        kn_bytes_u32(&w->kv, i < 3 ? 3 : 1);
+        kn_bytes_u32(&w->kv, i < 3 ? 3 : o->spm && i < KN_TINY_FIRST_BYTE + 256 ? 6 : 1);
+    if (o->spm) {
+        kn_gguf_put_array(w, "tokenizer.ggml.scores", KN_GGUF_F32, n_vocab);
+        for (unsigned i = 0; i < n_vocab; i++) {
+            float score = -(float)i;
+            kn_bytes_put(&w->kv, &score, 4);
+        }
+        kn_gguf_put_bool(w, "tokenizer.ggml.add_space_prefix", !o->no_space_prefix);
+    }
     kn_gguf_put_array(w, "tokenizer.ggml.merges", KN_GGUF_STR, n_merges);
     for (unsigned i = 0; i < n_merges; i++)
         kn_bytes_str(&w->kv, merges[i], strlen(merges[i]));

@@ -65,4 +65,5 @@ def main():
         body = ",\n".join(json.dumps(p) for p in prompts)
         f.write('{"n_vocab": %d, "prompts": [\n%s\n]}\n' % (len(rows[0]), body))
 
-main()
+if __name__ == "__main__":
+    main()

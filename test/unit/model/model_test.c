@@ -201,14 +201,10 @@ static void features(void **state)
 {
     (void)state;
     struct kn_gguf_writer w = {0};
-    static const char *const counts[] = {"llama.expert_count", "llama.attention.sliding_window"};
-    for (unsigned i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < 2; i++) {
         kn_tiny_model_build(&w, NULL);
-        kn_gguf_put_u32(&w, counts[i], 8);
-        expect(&w, KN_E_UNSUPPORTED, counts[i], NULL);
-        kn_tiny_model_build(&w, NULL);
-        kn_gguf_put_u32(&w, counts[i], 0);
-        expect(&w, KN_OK, NULL, NULL);
+        kn_gguf_put_u32(&w, "llama.expert_count", 8 * i);
+        expect(&w, i ? KN_E_UNSUPPORTED : KN_OK, "llama.expert_count", NULL);
     }
     kn_tiny_model_build(&w, NULL);
     kn_gguf_put_str(&w, "llama.rope.scaling.type", "yarn");
@@ -221,19 +217,30 @@ static void features(void **state)
     for (unsigned i = 0; i < 5; i++) {
         kn_tiny_model_build(&w, NULL);
         kn_gguf_put_f32(&w, "llama.rope.scaling.factor", factors[i]);
-        expect(&w, i < 1 ? KN_OK : i < 3 ? KN_E_UNSUPPORTED : KN_E_FORMAT, "rope.scaling.factor", NULL);
+        expect(&w, i < 3 ? KN_OK : KN_E_FORMAT, "rope.scaling.factor", NULL);
     }
     kn_tiny_model_build(&w, NULL);
     kn_gguf_put_u32(&w, "llama.attention.value_length", 64);
     expect(&w, KN_E_UNSUPPORTED, "64", NULL);
     /* A tensor that would be left out of the sum. */
-    static const char *const extra[] = {"blk.0.attn_q.bias", "rope_freqs.weight", "blk.3.attn_norm.weight"};
+    static const char *const extra[] = {"blk.0.attn_q.bias", "blk.0.post_ffw_norm.weight", "blk.3.attn_norm.weight"};
     float data[128] = {0};
     uint64_t ne[1] = {128};
     for (unsigned i = 0; i < 3; i++) {
         kn_tiny_model_build(&w, NULL);
         kn_gguf_put_tensor(&w, extra[i], KNI_DTYPE_F32, 1, ne, data, sizeof data);
         expect(&w, KN_E_UNSUPPORTED, extra[i], "not part of");
+    }
+    static const struct { uint64_t n; float last; enum kn_status status; const char *word; } factors_of[] = {
+        {16, 8, KN_OK, NULL}, {128, 1, KN_E_FORMAT, "shape"}, {16, 0, KN_E_FORMAT, "15"}, {16, -1, KN_E_FORMAT, "15"}, {16, NAN, KN_E_FORMAT, "15"},
+    };
+    for (unsigned i = 0; i < 5; i++) {
+        for (unsigned k = 0; k < 128; k++)
+            data[k] = 1;
+        data[15] = factors_of[i].last;
+        kn_tiny_model_build(&w, NULL);
+        kn_gguf_put_tensor(&w, "rope_freqs.weight", KNI_DTYPE_F32, 1, &factors_of[i].n, data, factors_of[i].n * 4);
+        expect(&w, factors_of[i].status, "rope_freqs", factors_of[i].word);
     }
     kn_tiny_model_build(&w, NULL); /* a renamed tensor is a missing one */
     uint8_t *name = memmem(w.infos.data, w.infos.n, "blk.1.ffn_up.weight", 19);
