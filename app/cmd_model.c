@@ -91,9 +91,11 @@ static int show_json(const struct kn_model *model, const struct args *args)
     const struct { const char *key; json_int_t value; } numbers[] = {
         {"n_layer", i->n_layer}, {"n_embd", i->n_embd},   {"n_head", i->n_head},           {"n_kv_head", i->n_kv_head}, {"d_head", i->d_head}, {"n_ff", i->n_ff},
         {"n_vocab", i->n_vocab}, {"n_ctx_train", i->n_ctx_train}, {"n_tensors", i->n_tensors}, {"bos", i->bos},        {"eos", i->eos},       {"eot", i->eot},
+        {"window", i->window},   {"n_window_layer", i->n_window_layer},
     };
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
         json_object_set_new(j, numbers[k].key, json_integer(numbers[k].value));
+    json_object_set_new(j, "tokenizer", json_string(i->tokenizer));
     json_object_set_new(j, "rope_base", json_real((double)i->rope_base));
     json_object_set_new(j, "rms_eps", json_real((double)i->rms_eps));
     if (args->tensors)
@@ -132,12 +134,18 @@ static int show_table(const struct kn_model *model, const struct args *args)
     printf(", %s\n", kn_app_bytes_text((double)i->file_bytes));
     printf("%-14s %s, %.1f M parameters, mostly %s, %u tensors\n", "architecture", i->arch, (double)i->n_params / 1e6, i->quant, i->n_tensors);
     printf("%-14s %u layers, width %u, feed-forward %u\n", "shape", i->n_layer, i->n_embd, i->n_ff);
-    printf("%-14s %u query heads, %u KV heads of %u, RoPE base %g\n", "attention", i->n_head, i->n_kv_head, i->d_head, (double)i->rope_base);
+    printf("%-14s %u query heads, %u KV heads of %u, RoPE base %g", "attention", i->n_head, i->n_kv_head, i->d_head, (double)i->rope_base);
+    if (i->window)
+        printf(", a window of %u tokens in %u of the layers", i->window, i->n_window_layer);
+    putchar('\n');
     printf("%-14s %u tokens\n", "context", i->n_ctx_train);
     printf("%-14s %s a token, %s for the whole context, as 16-bit floats\n", "KV cache", kn_app_bytes_text((double)i->kv_bytes_per_token),
            kn_app_bytes_text((double)i->kv_bytes_per_token * i->n_ctx_train));
-    printf("%-14s %u tokens, pre-tokenizer ", "vocabulary", i->n_vocab);
-    print_safe(i->pre_tokenizer, strlen(i->pre_tokenizer));
+    printf("%-14s %u tokens, %s", "vocabulary", i->n_vocab, i->tokenizer);
+    if (*i->pre_tokenizer && strncmp(i->tokenizer, "Sentence", 8)) {
+        fputs(", pre-tokenizer ", stdout);
+        print_safe(i->pre_tokenizer, strlen(i->pre_tokenizer));
+    }
     printf("\n%-14s %s\n", "chat template", i->chat_template);
     print_token(model, "BOS", i->bos);
     print_token(model, "EOS", i->eos);

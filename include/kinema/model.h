@@ -35,7 +35,8 @@ struct kn_model_info {
     const char *name;          /* general.name or "" */
     const char *quant;         /* type of most weight bytes, such as "Q4_1" */
     const char *chat_template; /* "chatml", "llama3", "mistral", "gemma" or "none" */
-    const char *pre_tokenizer; /* GGUF tokenizer.ggml.pre or "" */
+    const char *tokenizer;     /* "byte-level BPE" or "SentencePiece BPE" */
+    const char *pre_tokenizer; /* GGUF tokenizer.ggml.pre or ""; SentencePiece makes no use of it */
     uint8_t fingerprint[16];   /* BLAKE2b over the file's header, size and samples of every tensor */
     uint64_t file_bytes;
     uint64_t n_params;
@@ -43,8 +44,8 @@ struct kn_model_info {
     uint32_t n_layer, n_embd, n_head, n_kv_head, d_head, n_ff, n_vocab;
     uint32_t n_ctx_train; /* tokens */
     uint32_t n_tensors;
-    uint32_t window; /* keys that layers with a sliding window see; 0: all layers see all keys */
-    float rope_base, rms_eps;
+    uint32_t window, n_window_layer; /* keys that a layer with a sliding window sees, and layers that have one; 0: none has */
+    float rope_base, rms_eps; /* RoPE of layers without a window, where layers differ */
     int32_t bos, eos, eot; /* token ids, -1 when absent */
 };
 

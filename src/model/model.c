@@ -97,6 +97,9 @@ static enum kn_status fill_info(struct kni_model_load *load, const struct kni_ar
         .n_vocab = h->n_vocab, .n_ctx_train = h->n_ctx_train, .n_tensors = g->n_tensors, .rope_base = h->ropes[0].base, .window = h->window, .rms_eps = h->rms_eps,
         .bos = m->tokenizer->bos, .eos = m->tokenizer->eos, .eot = m->tokenizer->eot,
     };
+    m->info.tokenizer = m->tokenizer->is_spm ? "SentencePiece BPE" : "byte-level BPE";
+    for (uint32_t i = 0; i < h->n_layer; i++)
+        m->info.n_window_layer += m->layers[i].window != 0;
     if (!m->info.name || !m->info.pre_tokenizer)
         return kni_err_set(load->err, KN_E_NOMEM, "%s: out of memory", g->path);
     for (uint32_t i = 0; i < g->n_tensors; i++) {

@@ -15,7 +15,9 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "base/file.h"
 #include "kinema/model.h"
+#include "model/tokenizer.h"
 
 static struct kn_model *model;
 
@@ -225,6 +227,56 @@ static void long_pieces(void **state)
     free(ids);
 }
 
+/* The same vocabulary under the rules of Llama 3 and Qwen2: the file's pre-tokenizer is exchanged after parsing. */
+static void other_rules(void **state)
+{
+    (void)state;
+    json_t *all = load("tokens.json"), *pretok = load("pretok.json"), *strings = json_object_get(pretok, "strings"), *rules = load("rules.json"), *changed, *index;
+    struct kni_file_map file;
+    assert_int_equal(kni_file_map_open(&file, getenv("KN_MODEL"), NULL), KN_OK);
+    const char *name;
+    json_object_foreach(rules, name, changed) {
+        struct kni_arena arena;
+        struct kni_gguf *g;
+        struct kni_tokenizer *t;
+        struct kn_err err = {0};
+        uint8_t value[32];
+        size_t k, next = 0;
+        kni_arena_init(&arena, KNI_ALLOC_TAG_MODEL, 0);
+        assert_int_equal(kni_gguf_parse(&g, &arena, file.data, file.n_bytes, "model", &err), KN_OK);
+        for (uint32_t i = 0; i < g->n_kv; i++)
+            if (g->kv[i].key.n == 18 && !memcmp(g->kv[i].key.data, "tokenizer.ggml.pre", 18)) {
+                memcpy(value, &(uint64_t){strlen(name)}, 8);
+                memcpy(value + 8, name, strlen(name));
+                g->kv[i].value = value;
+                g->kv[i].n_bytes = 8 + strlen(name);
+            }
+        assert_int_equal(kni_tokenizer_load(&t, &arena, g, &err), KN_OK);
+        json_array_foreach(strings, k, index) {
+            const json_t *e = json_array_get(all, (size_t)json_integer_value(index)), *entry = json_array_get(changed, next), *want = json_object_get(e, "ids");
+            const char *text = json_string_value(json_object_get(e, "text"));
+            int32_t ids[1024];
+            size_t n = 1024;
+            if (entry && json_equal(json_array_get(entry, 0), index)) {
+                want = json_array_get(entry, 1);
+                next++;
+            }
+            assert_int_equal(kni_tokenizer_encode(t, text, json_string_length(json_object_get(e, "text")), KN_TOKENIZE_SPECIAL, ids, &n), KN_OK);
+            for (size_t i = 0; i < n && i < json_array_size(want); i++)
+                if (ids[i] != json_integer_value(json_array_get(want, i)))
+                    fail_msg("%s, string \"%.60s\": id %zu is %d, want %lld", name, text, i, ids[i], json_integer_value(json_array_get(want, i)));
+            assert_int_equal(n, json_array_size(want));
+        }
+        assert_true(k > 300 && next == json_array_size(changed) && next >= 5);
+        kni_tokenizer_fini(t);
+        kni_arena_fini(&arena);
+    }
+    kni_file_map_close(&file);
+    json_decref(all);
+    json_decref(pretok);
+    json_decref(rules);
+}
+
 static void *encode_often(void *arg)
 {
     const json_t *all = arg, *e;
@@ -263,7 +315,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_ids), cmocka_unit_test(golden_chat), cmocka_unit_test(identity),    cmocka_unit_test(round_trip),
-        cmocka_unit_test(room),       cmocka_unit_test(long_pieces), cmocka_unit_test(threads),
+        cmocka_unit_test(room),       cmocka_unit_test(long_pieces), cmocka_unit_test(threads),     cmocka_unit_test(other_rules),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tokens.json, pretok.json and chat.json beside this script: golden tokenizations for SmolLM2-135M-Instruct.
+"""Writes tokens.json, pretok.json, nfc.json, rules.json and chat.json beside this script: golden tokenizations for SmolLM2-135M-Instruct.
 
     pip install gguf tokenizers transformers jinja2
     python make_tokens.py MODEL.gguf
@@ -13,11 +13,14 @@ out and applies ByteLevel alone (the script counts the strings on which that dif
 tokens.json: [{"text", "ids" (special tokens recognised), "plain" (not recognised; only where it differs)}].
 pretok.json: {"strings": [indices into tokens.json], name: [piece lengths in bytes of each of these strings]}, from the same
 library with each pre-tokenizer's published pattern; short strings without characters that Unicode 14 leaves unassigned: the
-reference knows letters of later versions, PCRE2 10.42 does not. Python 3.11 has the tables of version 14. chat.json: conversations rendered by transformers' own template engine.
+reference knows letters of later versions, PCRE2 10.42 does not. Python 3.11 has the tables of version 14. nfc.json, Unicode's form C from the same library:
+"changed" [[index into tokens.json, text]] of the same strings where it differs, "more" [[text, its form C]]. rules.json: {name: [[index into tokens.json,
+ids]]}, with special tokens, where they differ from tokens.json, of the same strings under the whole rules of Llama 3 (a piece that is
+a token is not merged) and Qwen2 (form C first), on SmolLM2's vocabulary. chat.json: conversations rendered by transformers' own template engine.
 """
 import json, os, random, sys, unicodedata
 from gguf import GGUFReader
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers as pre
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers as pre
 
 here = os.path.dirname(os.path.abspath(__file__))
 reader = GGUFReader(sys.argv[1])
@@ -25,8 +28,10 @@ field = lambda k: reader.fields[k].contents()
 assert field("tokenizer.ggml.pre") == "smollm" and field("tokenizer.ggml.model") == "gpt2"
 tokens, kinds, merges = field("tokenizer.ggml.tokens"), field("tokenizer.ggml.token_type"), field("tokenizer.ggml.merges")
 
-def build(pre_tokenizer, special):
-    t = Tokenizer(models.BPE({w: i for i, w in enumerate(tokens)}, [tuple(m.split(" ")) for m in merges]))
+def build(pre_tokenizer, special, whole=False, normalizer=None):
+    t = Tokenizer(models.BPE({w: i for i, w in enumerate(tokens)}, [tuple(m.split(" ")) for m in merges], ignore_merges=whole))
+    if normalizer:
+        t.normalizer = normalizer
     t.pre_tokenizer = pre_tokenizer
     t.decoder = decoders.ByteLevel()
     if special:
@@ -113,6 +118,18 @@ assert unicodedata.unidata_version == "14.0.0"
 chosen = [i for i, s in enumerate(texts) if len(s.encode()) <= 120 and not any(unicodedata.category(c) == "Cn" for c in s)]
 short = [texts[i] for i in chosen]
 dump("pretok.json", "{\"strings\":" + json.dumps(chosen, separators=(",", ":")) + ",\n" + ",\n".join(json.dumps(n) + ":" + json.dumps([lengths(p, s) for s in short], separators=(",", ":")) for n, p in pretoks.items()) + "}")
+form_c = normalizers.NFC().normalize_str
+changed = [[i, form_c(texts[i])] for i in chosen if form_c(texts[i]) != texts[i]]
+more = ["e\u0301", "\u0301e", "q\u0323\u0307", "q\u0307\u0323", "\u212b\u2126", "\u1100\u1161\u11a8", "\uac00\u11a8", "\u1100\u1100\u1161", "\u0958\u09dc\u0b5c", "\u0915\u093c",
+        "\u0344", "a\u0315\u0300\u05ae\u0062", "\ufb1d\ufb2a", "\u2adc", "\U0001d15e", "\u0f43", "s\u0323\u0307 \u1e9b\u0323", "\u1e0b\u0323", "\u3099\u304b\u3099", "\u0308\u0301",
+        "\uf900\ufa10\U0002f800", "\u0061\u0328\u0301", "\u0dd9\u0dcf\u0dca", "\u1025\u102e", "\ufb01\u00bd\u2460", "\u0374\u037e\u0387", "e\u200d\u0301", "e\u0301" * 40]
+dump("nfc.json", "{\"changed\": [\n" + ",\n".join(json.dumps(e) for e in changed) + "\n], \"more\": [\n" + ",\n".join(json.dumps([t, form_c(t)]) for t in more) + "\n]}")
+
+bytes_of = pre.ByteLevel(add_prefix_space=False, use_regex=False)
+rules = {"llama-bpe": build(pre.Sequence([pretoks["llama-bpe"], bytes_of]), True, whole=True),
+         "qwen2": build(pre.Sequence([pretoks["qwen2"], bytes_of]), True, normalizer=normalizers.NFC())}
+dump("rules.json", "{" + ",\n".join(json.dumps(n) + ":[\n" + ",\n".join(json.dumps([i, ids(t, texts[i])], separators=(",", ":")) for i in chosen if ids(t, texts[i]) != out[i]["ids"]) + "]"
+                                      for n, t in rules.items()) + "}")
 
 from transformers import AutoTokenizer
 d, f = os.path.split(os.path.abspath(sys.argv[1]))

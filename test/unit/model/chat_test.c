@@ -107,6 +107,21 @@ static void mistral(void **state)
     expect("[INST] <<SYS>> [/INST]", "none", KN_E_UNSUPPORTED, false, 1, talk, NULL); /* Llama 2 */
 }
 
+static void gemma(void **state)
+{
+    (void)state;
+    const char *t = "{{ bos_token }}{{ '<start_of_turn>' + role + '\n' + content | trim + '<end_of_turn>\n' }}";
+    expect(t, "gemma", KN_OK, true, 3, talk,
+           "<|im_start|><start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\nb<end_of_turn>\n<start_of_turn>user\nc<end_of_turn>\n<start_of_turn>model\n");
+    expect(t, "gemma", KN_OK, false, 2, with_system, "<|im_start|><start_of_turn>user\ns\n\na<end_of_turn>\n");
+    expect(t, "gemma", KN_OK, false, 1, with_system, "<|im_start|>"); /* a system message alone: nothing to put it before */
+    static const struct kn_chat_message twice[] = {{"user", "a"}, {"user", "b"}}, late[] = {{"assistant", "a"}, {"user", "b"}};
+    expect(t, "gemma", KN_E_ARG, false, 2, twice, NULL);
+    expect(t, "gemma", KN_E_ARG, false, 2, late, NULL);
+    expect("{{ raise_exception('System role not supported') }}<start_of_turn><end_of_turn>", "gemma", KN_E_ARG, false, 2, with_system, NULL);
+    expect("{{ raise_exception('System role not supported') }}<start_of_turn><end_of_turn>", "gemma", KN_OK, false, 1, talk, "<|im_start|><start_of_turn>user\na<end_of_turn>\n");
+}
+
 static void none(void **state)
 {
     (void)state;
@@ -116,6 +131,6 @@ static void none(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chatml), cmocka_unit_test(llama3), cmocka_unit_test(mistral), cmocka_unit_test(none)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chatml), cmocka_unit_test(llama3), cmocka_unit_test(mistral), cmocka_unit_test(gemma), cmocka_unit_test(none)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

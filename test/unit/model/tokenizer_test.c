@@ -118,10 +118,10 @@ static void all_bytes_return(void **state)
 {
     (void)state;
     struct fixture f;
-    static const char *const pres[] = {"smollm", "gpt-2", "llama-bpe", "qwen2"};
+    static const struct kn_tiny_opts opts[] = {{.pre = "smollm"}, {.pre = "gpt-2"}, {.pre = "llama-bpe"}, {.spm = true, .no_space_prefix = true}};
     uint64_t rng = 7;
     for (unsigned k = 0; k < 4; k++) {
-        start(&f, &(struct kn_tiny_opts){.pre = pres[k]}, 0);
+        start(&f, &opts[k], 0);
         for (unsigned round = 0; round < 400; round++) {
             char text[300];
             int32_t ids[301];
@@ -146,9 +146,96 @@ static void all_bytes_return(void **state)
     }
 }
 
+/* Qwen's text goes through form C first, but special tokens are found before and stray bytes stay what they are. */
+static void form_c(void **state)
+{
+    (void)state;
+    struct fixture f;
+    start(&f, &(struct kn_tiny_opts){.pre = "qwen2"}, 0);
+    EXPECT("e\xcc\x81", 0, B(0xc3), B(0xa9));
+    EXPECT("\xc3\xa9", 0, B(0xc3), B(0xa9));
+    EXPECT("a\xe2\x84\xab", 0, B('a'), B(0xc3), B(0x85)); /* Angstrom sign */
+    EXPECT("e<|im_end|>\xcc\x81", KN_TOKENIZE_SPECIAL, B('e'), 2, B(0xcc), B(0x81)); /* nothing to combine with */
+    EXPECT("e\xff\xcc\x81", 0, B('e'), B(0xff), B(0xcc), B(0x81));
+    EXPECT("\xe0\xa5\x98", 0, B(0xe0), B(0xa4), B(0x95), B(0xe0), B(0xa4), B(0xbc)); /* form C is longer here */
+    stop(&f);
+    start(&f, &(struct kn_tiny_opts){.pre = "llama-bpe"}, 0);
+    EXPECT("e\xcc\x81", 0, B('e'), B(0xcc), B(0x81));
+    stop(&f);
+}
+
+static void sentencepiece(void **state)
+{
+    (void)state;
+    struct fixture f;
+    const struct kn_tiny_opts plain = {.spm = true, .no_space_prefix = true, .add_bos = true};
+    start(&f, &plain, 0);
+    EXPECT("", KN_TOKENIZE_BOS, 1);
+    EXPECT("the", 0, B('t'), M(2)); /* " t" has the best score, but here is no blank: "he" */
+    EXPECT(" the", 0, M(6));
+    EXPECT("\xe2\x96\x81the", 0, M(6)); /* the mark is a blank */
+    EXPECT("a\xe2\x96\x81", 0, B('a'), B(' '));
+    EXPECT("    ", 0, M(27)); /* two and two, then four */
+    EXPECT("   ", 0, M(26), B(' ')); /* of equal scores the leftmost */
+    EXPECT("lll", 0, M(18), B('l'));
+    EXPECT("12\xc3\xa9", 0, B('1'), B('2'), B(0xc3), B(0xa9)); /* no token: bytes */
+    EXPECT("in\xffin\xe2\x96", 0, M(3), B(0xff), M(3), B(0xe2), B(0x96));
+    EXPECT("\n\n\n", 0, M(28), B('\n'));
+    EXPECT("a<|im_end|>in", KN_TOKENIZE_SPECIAL, B('a'), 2, M(3));
+    EXPECT("<0x41>", 0, B('<'), B('0'), B('x'), B('4'), B('1'), B('>')); /* a byte token's name is text */
+    stop(&f);
+    start(&f, &plain, M(17)); /* "ing", user-defined: its halves are not merged across its edge */
+    EXPECT("ingin", 0, M(17), M(3));
+    EXPECT(" ting", 0, M(0), M(17));
+    stop(&f);
+    start(&f, &(struct kn_tiny_opts){.spm = true}, M(17));
+    expect(&f, "", 0, 0, 0, NULL);
+    EXPECT("the", 0, M(6)); /* a blank goes before a text, */
+    EXPECT(" the", 0, B(' '), M(6));
+    EXPECT("the<|im_end|>the", KN_TOKENIZE_SPECIAL, M(6), 2, M(6)); /* and behind a control token, */
+    EXPECT("<|im_end|><|im_end|>", KN_TOKENIZE_SPECIAL, 2, 2); /* where text follows, */
+    EXPECT("ing", 0, B(' '), M(17)); /* be it a user-defined token, */
+    EXPECT("\xff", 0, B(' '), B(0xff)); /* or no text at all */
+    stop(&f);
+}
+
+/* A vocabulary without a byte: its unknown token, once a byte. */
+static void unknown_byte(void **state)
+{
+    (void)state;
+    struct fixture f;
+    start(&f, &(struct kn_tiny_opts){.spm = true, .no_space_prefix = true}, B('z')); /* <0x7A> becomes a user-defined token of that name */
+    EXPECT("az", 0, B('a'));
+    f.t->unknown = 0;
+    EXPECT("az", 0, B('a'), 0);
+    EXPECT("a<0x7A>", 0, B('a'), B('z'));
+    stop(&f);
+}
+
+/* A text that makes a slow merge loop quadratic: one letter, with tokens of two. */
+static void long_run(void **state)
+{
+    (void)state;
+    enum { N = 200000 };
+    struct fixture f;
+    char *text = malloc(N);
+    int32_t *ids = malloc((3 * N + 2) * sizeof *ids);
+    size_t n = 3 * N + 2;
+    start(&f, &(struct kn_tiny_opts){.spm = true, .no_space_prefix = true}, 0);
+    memset(text, 'l', N);
+    assert_int_equal(kni_tokenizer_encode(f.t, text, N, 0, ids, &n), KN_OK);
+    assert_int_equal(n, N / 2);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(ids[i], M(18));
+    stop(&f);
+    free(text);
+    free(ids);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(form_c), cmocka_unit_test(sentencepiece), cmocka_unit_test(unknown_byte), cmocka_unit_test(long_run),
         cmocka_unit_test(known), cmocka_unit_test(user_defined), cmocka_unit_test(whole_pieces), cmocka_unit_test(all_bytes_return),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Form C against the reference tokenizers' normalizer, on the golden strings (e2e/golden/make_tokens.py). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "base/alloc.h"
+#include "model/nfc.h"
+
+static json_t *load(const char *name)
+{
+    char path[4096];
+    json_error_t e;
+    snprintf(path, sizeof path, "%s/test/e2e/golden/%s", KN_SOURCE_DIR, name);
+    json_t *j = json_load_file(path, JSON_ALLOW_NUL, &e);
+    if (!j)
+        fail_msg("%s:%d: %s", path, e.line, e.text);
+    return j;
+}
+
+static void expect(const json_t *text, const json_t *want)
+{
+    char *out;
+    size_t n;
+    assert_int_equal(kni_nfc(&out, &n, json_string_value(text), json_string_length(text)), KN_OK);
+    const char *got = out ? out : json_string_value(text);
+    if (n != json_string_length(want) || memcmp(got, json_string_value(want), n))
+        fail_msg("\"%s\" became \"%.*s\", want \"%s\"", json_string_value(text), (int)n, got, json_string_value(want));
+    assert_true(n <= 3 * json_string_length(text));
+    kni_free(out);
+}
+
+static void golden(void **state)
+{
+    (void)state;
+    json_t *texts = load("tokens.json"), *pretok = load("pretok.json"), *nfc = load("nfc.json"), *changed = json_object_get(nfc, "changed"), *more, *index;
+    size_t k, next = 0;
+    json_array_foreach(json_object_get(pretok, "strings"), k, index) {
+        const json_t *text = json_object_get(json_array_get(texts, (size_t)json_integer_value(index)), "text"), *entry = json_array_get(changed, next);
+        bool differs = entry && json_equal(json_array_get(entry, 0), index);
+        expect(text, differs ? json_array_get(entry, 1) : text);
+        next += differs;
+    }
+    assert_true(next == json_array_size(changed) && next >= 5 && k > 300);
+    json_array_foreach(json_object_get(nfc, "more"), k, more)
+        expect(json_array_get(more, 0), json_array_get(more, 1));
+    assert_true(k >= 20);
+    json_decref(texts);
+    json_decref(pretok);
+    json_decref(nfc);
+}
+
+static void out_of_memory(void **state)
+{
+    (void)state;
+    char *out;
+    size_t n;
+    kni_alloc_fault_arm(1, true);
+    enum kn_status plain = kni_nfc(&out, &n, "plain", 5), status = kni_nfc(&out, &n, "e\xcc\x81", 3);
+    kni_alloc_fault_arm(0, false);
+    assert_int_equal(plain, KN_OK); /* needs no memory */
+    assert_int_equal(status, KN_E_NOMEM);
+    assert_null(out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(golden), cmocka_unit_test(out_of_memory)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
