@@ -4,6 +4,8 @@
 
     make_arch.py OUT_FOLDER        (needs torch, transformers, numpy; CPU builds are enough)
 
+The files here came from Python 3.11, torch 2.15.0, transformers 5.24.0, numpy 2.4.6 on x86-64.
+
 No weights are stored: both sides draw them from a seed (splitmix64, as in test/support/tiny_model.h) as the GGUF holds
 them, tensor after tensor in the order of "tensors". Here they are turned back into what transformers expects: rows of Wq and
 Wk unpermuted for the llama architecture, 1 taken off Gemma's norms. transformers runs in float32 with eager attention.

@@ -5,6 +5,8 @@
     pip install gguf sentencepiece protobuf torch transformers numpy
     python make_gemma.py gemma-3-270m-q4_k_m.gguf
 
+The files here came from Python 3.11, sentencepiece 0.2.3, protobuf 7.36.2, torch 2.15.0, transformers 5.24.0, gguf 0.19.0, numpy 2.4.6.
+
 Tokens: the reference is the sentencepiece library itself, with the GGUF's pieces, scores and types in a model of its own (BPE, byte
 fallback, no normalisation, no dummy prefix). It never recognises control tokens, so that rule is applied around it: text is
 cut at control tokens first. The strings are those of tokens.json with Gemma's own tokens in some; a text that sentencepiece
