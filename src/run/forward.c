@@ -145,10 +145,10 @@ static void attend_whole(struct worker *w, const struct kni_attn_args *a, float 
     struct kni_run *r = w->run;
     size_t n = kni_attn_part_floats(r->group, r->layout.d_head);
     float *acc = w->tile, *part = acc + n;
-    uint32_t start = kni_attn_first_key(a->first_pos, a->window) / r->part_keys * r->part_keys;
-    for (uint32_t key0 = start; key0 <= a->first_pos; key0 += r->part_keys) {
+    uint32_t start = kni_attn_first_key(a->first_pos, a->window) / KNI_ATTN_PART_KEYS * KNI_ATTN_PART_KEYS;
+    for (uint32_t key0 = start; key0 <= a->first_pos; key0 += KNI_ATTN_PART_KEYS) {
         uint32_t left = a->first_pos + 1 - key0;
-        kni_attn_part(a, key0, left < r->part_keys ? left : r->part_keys, key0 > start ? part : acc);
+        kni_attn_part(a, key0, left < KNI_ATTN_PART_KEYS ? left : KNI_ATTN_PART_KEYS, key0 > start ? part : acc);
         if (key0 > start)
             kni_attn_part_merge(acc, part, r->group, r->layout.d_head);
     }
@@ -184,7 +184,7 @@ static void attend(struct worker *w, uint32_t layer, uint32_t counter)
     barrier(w);
     for (uint32_t i = share(w, r->n_merges * n_kv_head, 0); i < share(w, r->n_merges * n_kv_head, 1); i++) {
         const struct kni_run_unit *u = &r->merges[i / n_kv_head];
-        uint32_t head = i % n_kv_head, start = kni_attn_first_key(u->first_pos, window) / r->part_keys;
+        uint32_t head = i % n_kv_head, start = kni_attn_first_key(u->first_pos, window) / KNI_ATTN_PART_KEYS;
         float *acc = part_at(r, u->part + start, head);
         for (uint32_t j = start + 1; j < u->n_keys; j++)
             kni_attn_part_merge(acc, part_at(r, u->part + j, head), r->group, d);

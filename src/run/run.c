@@ -41,8 +41,7 @@ static void lay_out(struct kni_run *r, struct bump *b)
     size_t rows = o->max_tokens, f = sizeof(float), d = hp->d_head;
     r->n_workers = kni_threads_count(o->threads);
     r->group = hp->n_head / hp->n_kv_head;
-    r->part_keys = kni_attn_part_keys(o->n_ctx);
-    r->n_parts_max = (o->n_ctx + r->part_keys - 1) / r->part_keys;
+    r->n_parts_max = (o->n_ctx + KNI_ATTN_PART_KEYS - 1) / KNI_ATTN_PART_KEYS;
     size_t split = rows < KNI_RUN_SPLIT_ITEMS ? rows : KNI_RUN_SPLIT_ITEMS, part_floats = kni_attn_part_floats(r->group, hp->d_head);
 
     piece(b, 1, sizeof *r);
@@ -165,8 +164,8 @@ static void plan_decode(struct kni_run *r, uint32_t item, uint32_t row, bool spl
     u.part = r->n_merges * r->n_parts_max;
     struct kni_run_unit *merge = &r->merges[r->n_merges++];
     *merge = u;
-    for (; u.key0 <= u.first_pos; u.key0 += r->part_keys, u.part++) {
-        u.n_keys = u.first_pos + 1 - u.key0 < r->part_keys ? u.first_pos + 1 - u.key0 : r->part_keys;
+    for (; u.key0 <= u.first_pos; u.key0 += KNI_ATTN_PART_KEYS, u.part++) {
+        u.n_keys = u.first_pos + 1 - u.key0 < KNI_ATTN_PART_KEYS ? u.first_pos + 1 - u.key0 : KNI_ATTN_PART_KEYS;
         r->units[r->n_units++] = u;
         merge->n_keys++;
     }

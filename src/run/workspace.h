@@ -35,7 +35,7 @@ struct kni_run {
     const struct kn_model *model;
     struct kni_kernels kernels;
     struct kni_kv_layout layout;
-    uint32_t n_workers, group, part_keys, n_parts_max;
+    uint32_t n_workers, group, n_parts_max;
 
     float *norms; /* [2 * n_layer + 1][n_embd]: attention, feed-forward, ..., output */
     float *x, *h; /* [T][n_embd]: residual stream; its normalised form */
