@@ -22,7 +22,8 @@
 #define TILE_ROWS 192u
 #define TILE_TOKENS_MAX 64u
 #define STRIP 24u           /* rows; a multiple of those of a gemm tile */
-#define AHEAD_BYTES 4096u   /* read so far ahead of the block at hand */
+#define FOLD_ROWS 32u
+#define AHEAD_VALUES 3072u /* 6 kB: further ahead they leave the first cache again */
 
 static uint32_t round16(uint32_t n)
 {
@@ -40,10 +41,10 @@ static size_t tile_floats(size_t rows, size_t d, size_t wide)
     return rows * (d + 2 * wide + 4) + KNI_ATTN_TILE_KEYS * (d + wide) + (size_t)STRIP * KNI_ATTN_TILE_KEYS;
 }
 
-size_t kni_attn_scratch_floats(uint32_t group, uint32_t d_head)
+size_t kni_attn_scratch_floats(uint32_t group, uint32_t d_head, uint32_t n_heads)
 {
     size_t tile = tile_floats((size_t)kni_attn_tile_tokens(group) * group, d_head, round16(d_head));
-    size_t part = (size_t)group * (d_head + KNI_ATTN_TILE_KEYS);
+    size_t part = (size_t)n_heads * group * (d_head + KNI_ATTN_TILE_KEYS);
     return tile > part ? tile : part;
 }
 
@@ -73,15 +74,33 @@ static float softmax(const struct kni_attn_args *a, float *s, uint32_t first, ui
     return a->kernels->softmax_tile(s, first, end, n, max, sum);
 }
 
-/* (max, sum, o) of earlier keys, and of later ones. */
-static void fold(float *max, float *sum, float *o, float part_max, float part_sum, const float *part_o, uint32_t d)
+/* (max, sum, o) of earlier keys, o [n_rows][ld], and of later ones. */
+static void fold(const struct kni_kernels *kn, float *max, float *sum, float *o, const float *part_max, const float *part_sum, const float *part_o,
+                 size_t ld, uint32_t n_rows, uint32_t d)
 {
-    float m = *max > part_max ? *max : part_max;
-    float fa = *max == -INFINITY ? 0.0f : expf(*max - m), fp = part_max == -INFINITY ? 0.0f : expf(part_max - m);
-    *max = m;
-    *sum = *sum * fa + part_sum * fp;
-    for (uint32_t i = 0; i < d; i++)
-        o[i] = o[i] * fa + part_o[i] * fp;
+    for (uint32_t row0 = 0, n; row0 < n_rows; row0 += n) {
+        float f[2 * FOLD_ROWS]; /* factors of the two */
+        n = at_most(n_rows - row0, FOLD_ROWS);
+        for (uint32_t i = 0, r = row0; i < n; i++, r++) {
+            float m = max[r] > part_max[r] ? max[r] : part_max[r];
+            f[2 * i] = max[r] == -INFINITY ? -INFINITY : max[r] - m; /* no infinity minus infinity */
+            f[2 * i + 1] = part_max[r] == -INFINITY ? -INFINITY : part_max[r] - m;
+        }
+        kn->exp(f, f, 2 * n);
+        for (uint32_t i = 0, r = row0; i < n; i++, r++) {
+            float *to = o + r * ld, fa = f[2 * i], fp = f[2 * i + 1];
+            const float *from = part_o + r * ld;
+            if (max[r] == -INFINITY) { /* nothing seen before */
+                memcpy(to, from, d * sizeof *to);
+                sum[r] = part_sum[r];
+            } else {
+                for (uint32_t j = 0; j < d; j++)
+                    to[j] = to[j] * fa + from[j] * fp;
+                sum[r] = sum[r] * fa + part_sum[r] * fp;
+            }
+            max[r] = max[r] > part_max[r] ? max[r] : part_max[r];
+        }
+    }
 }
 
 struct tile {
@@ -137,7 +156,7 @@ static void strip(const struct tile *t, uint32_t row, uint32_t n, uint32_t key0,
 }
 
 /* Keys of one part for the rows from row on; then they join acc. */
-static void part_of_tile(const struct tile *t, uint32_t key0, uint32_t end, uint32_t row, bool is_first)
+static void part_of_tile(const struct tile *t, uint32_t key0, uint32_t end, uint32_t row)
 {
     const struct kni_attn_args *a = t->a;
     for (uint32_t r = row; r < t->n_rows; r++) {
@@ -150,16 +169,8 @@ static void part_of_tile(const struct tile *t, uint32_t key0, uint32_t end, uint
         for (uint32_t r = below(key, a->first_pos) * a->group; r < t->n_rows; r += STRIP) /* earlier rows see none of these keys */
             strip(t, r, at_most(t->n_rows - r, STRIP), key, n_keys, key == key0);
     }
-    for (uint32_t r = row; r < t->n_rows; r++) {
-        float *acc = t->acc + (size_t)r * t->wide, *o = t->o + (size_t)r * t->wide;
-        if (!is_first && t->acc_max[r] > -INFINITY) {
-            fold(&t->acc_max[r], &t->acc_sum[r], acc, t->max[r], t->sum[r], o, t->d);
-            continue;
-        }
-        t->acc_max[r] = t->max[r];
-        t->acc_sum[r] = t->sum[r];
-        memcpy(acc, o, t->d * sizeof *acc);
-    }
+    size_t at = (size_t)row * t->wide;
+    fold(a->kernels, t->acc_max + row, t->acc_sum + row, t->acc + at, t->max + row, t->sum + row, t->o + at, t->wide, t->n_rows - row, t->d);
 }
 
 void kni_attn_tile(const struct kni_attn_args *a)
@@ -179,10 +190,12 @@ void kni_attn_tile(const struct kni_attn_args *a)
     for (uint32_t r = 0; r < a->n_tokens; r++)
         for (uint32_t i = 0; i < a->group * d; i++)
             t.q[(size_t)r * a->group * d + i] = a->q[r * a->ldq + i] * a->scale;
+    for (uint32_t r = 0; r < n_rows; r++)
+        t.acc_max[r] = -INFINITY;
     uint32_t end = a->first_pos + a->n_tokens, start = kni_attn_first_key(a->first_pos, a->window) / KNI_ATTN_TILE_KEYS * KNI_ATTN_TILE_KEYS;
     for (uint32_t key0 = start, next; key0 < end; key0 = next) {
         next = key0 / KNI_ATTN_PART_KEYS * KNI_ATTN_PART_KEYS + KNI_ATTN_PART_KEYS;
-        part_of_tile(&t, key0, at_most(end, next), below(key0, a->first_pos) * a->group, key0 == start);
+        part_of_tile(&t, key0, at_most(end, next), below(key0, a->first_pos) * a->group);
     }
     for (uint32_t r = 0; r < n_rows; r++) {
         float *out = a->out + r / a->group * a->ldo + (size_t)(r % a->group) * d, f = 1.0f / t.acc_sum[r];
@@ -191,68 +204,72 @@ void kni_attn_tile(const struct kni_attn_args *a)
     }
 }
 
-/* The block that comes n blocks after the first one of a tile, in the order in which a part is read: K of the tile's n_blocks
- * blocks, V of them, K of the next tile up to key end. NULL beyond. */
-static const uint16_t *block_after(const struct kni_attn_args *a, uint32_t key, uint32_t n_blocks, uint32_t end, uint32_t n)
+/* Within a tile first K of all its blocks are read, then V; step i of either is head i % n_heads of block i / n_heads. This is
+ * the step n_ahead later, of the next tile's K behind V; behind the token's last key it is any, here. */
+static const uint16_t *step_ahead(const struct kni_attn_args *a, uint32_t key, uint32_t n_keys, bool is_v, uint32_t step, uint32_t n_ahead)
 {
-    if (n < n_blocks)
-        return kni_kv_row(a->kv, a->layer, 0, a->kv_head, key + n * KNI_BLOCK_TOKENS);
-    if (n < 2 * n_blocks)
-        return kni_kv_row(a->kv, a->layer, 1, a->kv_head, key + (n - n_blocks) * KNI_BLOCK_TOKENS);
-    uint32_t later = key + (n - n_blocks) * KNI_BLOCK_TOKENS;
-    return later < end ? kni_kv_row(a->kv, a->layer, 0, a->kv_head, later) : NULL;
+    uint32_t n_steps = (n_keys + KNI_BLOCK_TOKENS - 1) / KNI_BLOCK_TOKENS * a->n_heads, at = step + at_most(n_ahead, n_steps), pos = key;
+    if (at >= n_steps) {
+        at -= n_steps;
+        pos = is_v ? key + n_keys : key;
+        is_v = !is_v;
+    }
+    pos += at / a->n_heads * KNI_BLOCK_TOKENS;
+    return kni_kv_row(a->kv, a->layer, is_v, a->kv_head + at % a->n_heads, pos <= a->first_pos ? pos : key);
 }
 
 void kni_attn_part(const struct kni_attn_args *a, uint32_t key0, uint32_t n_keys, float *part)
 {
     const struct kni_kernels *kn = a->kernels;
-    uint32_t d = a->kv->layout.d_head, group = a->group, type = a->kv->layout.type, end = key0 + n_keys;
-    uint32_t first = below(kni_attn_first_key(a->first_pos, a->window), key0) + key0;
+    const uint32_t d = a->kv->layout.d_head, group = a->group, n_heads = a->n_heads, rows = n_heads * group, type = a->kv->layout.type, end = key0 + n_keys;
+    const uint32_t first = below(kni_attn_first_key(a->first_pos, a->window), key0) + key0;
     assert(n_keys <= KNI_ATTN_PART_KEYS && key0 % KNI_ATTN_PART_KEYS == 0 && first < end);
-    uint32_t ahead = AHEAD_BYTES / (KNI_BLOCK_TOKENS * 2 * d) > 1 ? AHEAD_BYTES / (KNI_BLOCK_TOKENS * 2 * d) : 1;
-    float *q = a->scratch, *s = q + (size_t)group * d, *max = part, *sum = part + group, *o = part + 2 * (size_t)group;
-    for (uint32_t i = 0; i < group * d; i++) {
+    float *q = a->scratch, *s = q + (size_t)rows * d, *max = part, *sum = part + rows, *o = part + 2 * (size_t)rows;
+    const uint32_t block = KNI_BLOCK_TOKENS * d, n_ahead = AHEAD_VALUES / block > 1 ? AHEAD_VALUES / block : 1;
+    for (uint32_t i = 0; i < rows * d; i++) {
         q[i] = a->q[i] * a->scale;
         o[i] = 0;
     }
-    for (uint32_t g = 0; g < group; g++) {
-        max[g] = -INFINITY;
-        sum[g] = 0;
+    for (uint32_t r = 0; r < rows; r++) {
+        max[r] = -INFINITY;
+        sum[r] = 0;
     }
     for (uint32_t tile = first / KNI_ATTN_TILE_KEYS * KNI_ATTN_TILE_KEYS, key, next; tile < end; tile = next) {
         next = at_most(tile + KNI_ATTN_TILE_KEYS, end);
         key = first > tile ? first & ~(KNI_BLOCK_TOKENS - 1) : tile; /* a window's older blocks are not read */
-        uint32_t n = next - key, n_blocks = (n + KNI_BLOCK_TOKENS - 1) / KNI_BLOCK_TOKENS;
-        for (uint32_t i = 0; i < n_blocks; i++) {
-            const uint16_t *row = kni_kv_row(a->kv, a->layer, 0, a->kv_head, key + i * KNI_BLOCK_TOKENS), *later = block_after(a, key, n_blocks, end, i + ahead);
-            kn->attn_score16[type](s + i * KNI_BLOCK_TOKENS, KNI_ATTN_TILE_KEYS, q, row, group, d, later ? later : row);
+        uint32_t n = next - key;
+        for (uint32_t i = 0, step = 0; i < n; i += KNI_BLOCK_TOKENS) {
+            const uint16_t *k = kni_kv_row(a->kv, a->layer, 0, a->kv_head, key + i);
+            for (uint32_t h = 0; h < n_heads; h++, k += block)
+                kn->attn_score16[type](s + (size_t)h * group * KNI_ATTN_TILE_KEYS + i, KNI_ATTN_TILE_KEYS, q + (size_t)h * group * d, k, group, d,
+                                       step_ahead(a, key, n, false, step++, n_ahead));
         }
-        for (uint32_t g = 0; g < group; g++) {
-            float alpha = softmax(a, s + g * KNI_ATTN_TILE_KEYS, below(first, key), n, n, &max[g], &sum[g]);
+        for (uint32_t r = 0; r < rows; r++) {
+            float alpha = softmax(a, s + (size_t)r * KNI_ATTN_TILE_KEYS, below(first, key), n, n, &max[r], &sum[r]);
             if (alpha != 1.0f)
-                kn->scale(o + (size_t)g * d, alpha, d);
+                kn->scale(o + (size_t)r * d, alpha, d);
         }
-        for (uint32_t i = 0; i < n_blocks; i++) {
-            const uint16_t *row = kni_kv_row(a->kv, a->layer, 1, a->kv_head, key + i * KNI_BLOCK_TOKENS), *later = block_after(a, key, n_blocks, end, n_blocks + i + ahead);
-            kn->attn_mix16[type](o, s + i * KNI_BLOCK_TOKENS, KNI_ATTN_TILE_KEYS, row, at_most(n - i * KNI_BLOCK_TOKENS, KNI_BLOCK_TOKENS), group, d,
-                                 later ? later : row);
+        for (uint32_t i = 0, step = 0; i < n; i += KNI_BLOCK_TOKENS) {
+            const uint16_t *v = kni_kv_row(a->kv, a->layer, 1, a->kv_head, key + i);
+            for (uint32_t h = 0; h < n_heads; h++, v += block)
+                kn->attn_mix16[type](o + (size_t)h * group * d, s + (size_t)h * group * KNI_ATTN_TILE_KEYS + i, KNI_ATTN_TILE_KEYS, v,
+                                     at_most(n - i, KNI_BLOCK_TOKENS), group, d, step_ahead(a, key, n, true, step++, n_ahead));
         }
     }
 }
 
-void kni_attn_part_merge(float *acc, const float *part, uint32_t group, uint32_t d_head)
+void kni_attn_part_merge(const struct kni_kernels *kernels, float *acc, const float *part, uint32_t rows, uint32_t d_head)
 {
-    size_t o = 2 * (size_t)group;
-    for (uint32_t g = 0; g < group; g++)
-        fold(&acc[g], &acc[group + g], acc + o + (size_t)g * d_head, part[g], part[group + g], part + o + (size_t)g * d_head, d_head);
+    size_t o = 2 * (size_t)rows;
+    fold(kernels, acc, acc + rows, acc + o, part, part + rows, part + o, d_head, rows, d_head);
 }
 
-void kni_attn_part_finish(float *out, const float *acc, uint32_t group, uint32_t d_head)
+void kni_attn_part_finish(float *out, const float *acc, uint32_t rows, uint32_t d_head)
 {
-    for (uint32_t g = 0; g < group; g++) {
-        float f = 1.0f / acc[group + g];
+    for (uint32_t r = 0; r < rows; r++) {
+        float f = 1.0f / acc[rows + r];
         for (uint32_t i = 0; i < d_head; i++)
-            out[(size_t)g * d_head + i] = acc[2 * (size_t)group + (size_t)g * d_head + i] * f;
+            out[(size_t)r * d_head + i] = acc[2 * (size_t)rows + (size_t)r * d_head + i] * f;
     }
 }
 

@@ -9,8 +9,9 @@
  *
  *     row of Q, S, O:  token * group + head in group         columns of S: keys of the tile, whole blocks
  *
- * kni_attn_part, for decoding. One token against one part of the keys gives a partial (max, sum, O); parts run in parallel
- * and kni_attn_part_merge folds them in order of position.
+ * kni_attn_part, for decoding. One token against one part of the keys gives partials (max, sum, O) of some KV heads; parts run
+ * in parallel and kni_attn_part_merge folds them in order of position. A cached key and value are read and converted once
+ * for all query heads of a group. Heads of a block adjoin, so memory is read faster the more of them one call takes.
  *
  * Both give the same bits: tiles and parts of keys start at multiples of their size from position 0, the online softmax
  * starts afresh with each part in both, partials are folded in the same order, and every score and every component of O is
@@ -31,7 +32,7 @@
 #include "device/kv_view.h"
 
 #define KNI_ATTN_TILE_KEYS 128u
-#define KNI_ATTN_PART_KEYS 512u /* whole tiles */
+#define KNI_ATTN_PART_KEYS 256u /* whole tiles */
 
 struct kni_kernels;
 
@@ -39,6 +40,7 @@ struct kni_attn_args {
     const struct kni_kernels *kernels;
     const struct kni_kv_view *kv;
     uint32_t layer, kv_head;
+    uint32_t n_heads;     /* kni_attn_part: KV heads from kv_head on, their queries adjoin; kni_attn_tile: ignored, one */
     uint32_t group;       /* query heads a KV head, 1.. */
     float scale;          /* of scores: 1 / sqrt(d_head) in most models */
     float softcap;        /* scores become softcap * tanh(score / softcap); 0: they stay */
@@ -49,7 +51,7 @@ struct kni_attn_args {
     size_t ldo;
     uint32_t n_tokens;    /* kni_attn_tile: 1..kni_attn_tile_tokens(group); kni_attn_part: ignored, one */
     uint32_t first_pos;   /* of tokens[0]; it attends to positions 0..first_pos */
-    float *scratch;       /* kni_attn_scratch_floats(), 32-byte aligned */
+    float *scratch;       /* kni_attn_scratch_floats(), 64-byte aligned */
 };
 
 /* First position that a token at pos sees. */
@@ -60,22 +62,22 @@ static inline uint32_t kni_attn_first_key(uint32_t pos, uint32_t window)
 
 /* Query tokens of one tile. */
 uint32_t kni_attn_tile_tokens(uint32_t group);
-/* Floats of scratch for either form. */
-size_t kni_attn_scratch_floats(uint32_t group, uint32_t d_head);
+/* Floats of scratch for either form, the second one for up to n_heads KV heads. */
+size_t kni_attn_scratch_floats(uint32_t group, uint32_t d_head, uint32_t n_heads);
 void kni_attn_tile(const struct kni_attn_args *a);
 
-/* A partial: [group] max, [group] sum, [group][d_head] O. */
-static inline size_t kni_attn_part_floats(uint32_t group, uint32_t d_head)
+/* A partial of rows query heads (n_heads * group): [rows] max, [rows] sum, [rows][d_head] O. */
+static inline size_t kni_attn_part_floats(uint32_t rows, uint32_t d_head)
 {
-    return (size_t)group * (d_head + 2);
+    return (size_t)rows * (d_head + 2);
 }
 /* Keys key0 .. key0 + n_keys - 1: key0 a multiple of KNI_ATTN_PART_KEYS, n_keys at most as many, the last one inside the
- * window. Overwrites part. */
+ * window. Overwrites part. Reads ahead: the token's later keys should be asked for next. */
 void kni_attn_part(const struct kni_attn_args *a, uint32_t key0, uint32_t n_keys, float *part);
 /* acc covers keys before those of part. */
-void kni_attn_part_merge(float *acc, const float *part, uint32_t group, uint32_t d_head);
-/* out [group][d_head] = O / sum. */
-void kni_attn_part_finish(float *out, const float *acc, uint32_t group, uint32_t d_head);
+void kni_attn_part_merge(const struct kni_kernels *kernels, float *acc, const float *part, uint32_t rows, uint32_t d_head);
+/* out [rows][d_head] = O / sum. */
+void kni_attn_part_finish(float *out, const float *acc, uint32_t rows, uint32_t d_head);
 
 /* Leaf operations of kni_attn_part over one block of 16 keys, one instance a 16-bit type. d_head is a multiple of 8, but for
  * the references. ahead: 16 rows that will be wanted soon, a hint to read them into the cache. */

@@ -39,7 +39,7 @@ static void make(struct fixture *f, enum kn_kv_type type, uint32_t d, uint32_t g
         }
     f->q = floats(n_pos * f->ldq);
     f->out = floats(n_pos * f->ldq);
-    f->scratch = floats(kni_attn_scratch_floats(group, d));
+    f->scratch = floats(kni_attn_scratch_floats(group, d, n_head));
     fill(f->q, n_pos * f->ldq, PATTERN_RANDOM);
 }
 
@@ -56,7 +56,7 @@ static void drop(struct fixture *f)
 static struct kni_attn_args args(struct fixture *f, int v, uint32_t first, uint32_t n, float *out)
 {
     size_t at = first * f->ldq + (size_t)f->group * f->kv.layout.d_head;
-    return (struct kni_attn_args){.kernels = &check_tables[v], .kv = &f->kv, .layer = 1, .kv_head = 1, .group = f->group,
+    return (struct kni_attn_args){.kernels = &check_tables[v], .kv = &f->kv, .layer = 1, .kv_head = 1, .n_heads = 1, .group = f->group,
         .scale = 1.0f / sqrtf((float)f->kv.layout.d_head), .softcap = f->softcap, .window = f->window, .q = f->q + at, .ldq = f->ldq, .out = out + at, .ldo = f->ldq, .n_tokens = n, .first_pos = first, .scratch = f->scratch};
 }
 
@@ -145,7 +145,7 @@ static void parts(struct fixture *f, int v, uint32_t pos)
     for (uint32_t key0 = start; key0 <= pos; key0 += keys) {
         kni_attn_part(&a, key0, pos + 1 - key0 < keys ? pos + 1 - key0 : keys, key0 > start ? part : acc);
         if (key0 > start)
-            kni_attn_part_merge(acc, part, f->group, d);
+            kni_attn_part_merge(a.kernels, acc, part, f->group, d);
     }
     kni_attn_part_finish(a.out, acc, f->group, d);
     guarded_check_free(acc);
