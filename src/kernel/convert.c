@@ -26,3 +26,17 @@ void kni_from_bf16_ref(float *dst, const uint16_t *src, size_t n)
     for (size_t i = 0; i < n; i++)
         dst[i] = kni_bf16_to_f32(src[i]);
 }
+
+void kni_pack16_f16_ref(float *dst, const uint16_t *src, uint32_t d)
+{
+    for (uint32_t i = 0; i < d; i++)
+        for (uint32_t j = 0; j < 16; j++)
+            dst[i * 16 + j] = kni_f16_to_f32(src[j * d + i]);
+}
+
+void kni_pack16_bf16_ref(float *dst, const uint16_t *src, uint32_t d)
+{
+    for (uint32_t i = 0; i < d; i++)
+        for (uint32_t j = 0; j < 16; j++)
+            dst[i * 16 + j] = kni_bf16_to_f32(src[j * d + i]);
+}

@@ -13,11 +13,18 @@
 typedef void (*kni_to_half_fn)(uint16_t *dst, const float *src, size_t n);
 typedef void (*kni_from_half_fn)(float *dst, const uint16_t *src, size_t n);
 
+/* 16 rows of d as a panel of floats: dst[i * 16 + j] = src[j * d + i]. For keys of a block: see kernel/gemm.h. */
+typedef void (*kni_pack16_half_fn)(float *dst, const uint16_t *src, uint32_t d);
+
+void kni_pack16_f16_ref(float *dst, const uint16_t *src, uint32_t d);
+void kni_pack16_bf16_ref(float *dst, const uint16_t *src, uint32_t d);
 void kni_to_f16_ref(uint16_t *dst, const float *src, size_t n);
 void kni_to_bf16_ref(uint16_t *dst, const float *src, size_t n);
 void kni_from_f16_ref(float *dst, const uint16_t *src, size_t n);
 void kni_from_bf16_ref(float *dst, const uint16_t *src, size_t n);
 #if defined(__x86_64__)
+void kni_pack16_f16_avx2(float *dst, const uint16_t *src, uint32_t d);
+void kni_pack16_bf16_avx2(float *dst, const uint16_t *src, uint32_t d);
 void kni_to_f16_avx2(uint16_t *dst, const float *src, size_t n);
 void kni_to_bf16_avx2(uint16_t *dst, const float *src, size_t n);
 void kni_from_f16_avx2(float *dst, const uint16_t *src, size_t n);

@@ -26,6 +26,8 @@ static void fill_ref(struct kni_kernels *k)
     k->to_half[KN_KV_TYPE_BF16] = kni_to_bf16_ref;
     k->from_half[KN_KV_TYPE_F16] = kni_from_f16_ref;
     k->from_half[KN_KV_TYPE_BF16] = kni_from_bf16_ref;
+    k->pack16_half[KN_KV_TYPE_F16] = kni_pack16_f16_ref;
+    k->pack16_half[KN_KV_TYPE_BF16] = kni_pack16_bf16_ref;
     k->attn_score16[KN_KV_TYPE_F16] = kni_attn_score16_f16_ref;
     k->attn_score16[KN_KV_TYPE_BF16] = kni_attn_score16_bf16_ref;
     k->attn_mix16[KN_KV_TYPE_F16] = kni_attn_mix16_f16_ref;
@@ -60,10 +62,21 @@ static void fill_avx2(struct kni_kernels *k)
     k->to_half[KN_KV_TYPE_BF16] = kni_to_bf16_avx2;
     k->from_half[KN_KV_TYPE_F16] = kni_from_f16_avx2;
     k->from_half[KN_KV_TYPE_BF16] = kni_from_bf16_avx2;
+    k->pack16_half[KN_KV_TYPE_F16] = kni_pack16_f16_avx2;
+    k->pack16_half[KN_KV_TYPE_BF16] = kni_pack16_bf16_avx2;
     k->attn_score16[KN_KV_TYPE_F16] = kni_attn_score16_f16_avx2;
     k->attn_score16[KN_KV_TYPE_BF16] = kni_attn_score16_bf16_avx2;
     k->attn_mix16[KN_KV_TYPE_F16] = kni_attn_mix16_f16_avx2;
     k->attn_mix16[KN_KV_TYPE_BF16] = kni_attn_mix16_bf16_avx2;
+}
+
+/* On top of AVX2. */
+static void fill_avx512(struct kni_kernels *k)
+{
+    k->attn_score16[KN_KV_TYPE_F16] = kni_attn_score16_f16_avx512;
+    k->attn_score16[KN_KV_TYPE_BF16] = kni_attn_score16_bf16_avx512;
+    k->attn_mix16[KN_KV_TYPE_F16] = kni_attn_mix16_f16_avx512;
+    k->attn_mix16[KN_KV_TYPE_BF16] = kni_attn_mix16_bf16_avx512;
 }
 #endif
 
@@ -75,6 +88,10 @@ void kni_kernels_init(struct kni_kernels *k, uint32_t cpu_flags)
     if (cpu_flags & KNI_CPU_FLAG_AVX2) {
         fill_avx2(k);
         k->cpu_flags |= KNI_CPU_FLAG_AVX2;
+        if (cpu_flags & KNI_CPU_FLAG_AVX512) {
+            fill_avx512(k);
+            k->cpu_flags |= KNI_CPU_FLAG_AVX512;
+        }
     }
 #else
     (void)cpu_flags;

@@ -4,14 +4,20 @@
  * given back last is the one most likely in a processor cache. The cached list is a queue ordered by the time of release:
  * a sequence releases its blocks last first (kv/seq.c), so that of one prefix the tail is evicted before the head, and what
  * remains stays reachable.
+ *
+ * A head's part of a block is 2 kB, the next block's is hundreds of kilobytes further: with pages of 4 kB attention would miss
+ * the translation cache at each, so the region asks for pages of 2 MB.
  */
 #include "kv/pool.h"
 
 #include <assert.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/alloc.h"
 #include "base/status.h"
+
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
 struct list { uint32_t first, last, n; };
 
@@ -81,7 +87,9 @@ enum kn_status kni_pool_open(struct kni_pool **out, const struct kni_pool_opts *
     pool->has_index = !opts->no_prefix_index;
     pool->block_values = kni_kv_block_values(&opts->layout);
     pool->free = pool->cached = (struct list){KNI_NO_BLOCK, KNI_NO_BLOCK, 0};
-    pool->base = kni_alloc(KNI_ALLOC_TAG_POOL, bytes, 4096);
+    pool->base = kni_alloc(KNI_ALLOC_TAG_POOL, bytes, bytes < HUGE_PAGE_BYTES ? 4096 : HUGE_PAGE_BYTES);
+    if (pool->base && bytes >= HUGE_PAGE_BYTES) /* advice: small pages do as well where the system refuses */
+        (void)madvise(pool->base, bytes & ~(HUGE_PAGE_BYTES - 1), MADV_HUGEPAGE);
     pool->blocks = kni_calloc(KNI_ALLOC_TAG_POOL, (size_t)opts->n_blocks * sizeof *pool->blocks, 64);
     if (!pool->base || !pool->blocks)
         goto done;

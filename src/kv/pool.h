@@ -34,7 +34,8 @@ struct kni_pool_opts {
 
 struct kni_pool_stats { uint32_t n_blocks, n_free_blocks, n_cached_blocks; };
 
-/* Memory: n_blocks * kni_kv_block_bytes, page aligned, tag POOL; touched only when written. Errors: KN_E_ARG, KN_E_NOMEM. */
+/* Memory: n_blocks * kni_kv_block_bytes, page aligned, tag POOL, huge pages where the system gives them; touched only when
+ * written. Errors: KN_E_ARG, KN_E_NOMEM. */
 enum kn_status kni_pool_open(struct kni_pool **out, const struct kni_pool_opts *opts, struct kn_err *err);
 /* No block may be referenced by anyone who still uses it. NULL is fine. */
 void kni_pool_close(struct kni_pool **pool);

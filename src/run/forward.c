@@ -165,61 +165,70 @@ static void rotate_and_store(struct worker *w, const struct kni_layer *layer, ui
     }
 }
 
-static float *part_at(const struct kni_run *r, uint32_t part, uint32_t head)
+/* Keys key0 .. end - 1, whole parts, into one partial each; parts that the window has passed are left out. With acc they are
+ * folded into it in turn, and there is one partial only. */
+static void attend_parts(struct worker *w, const struct kni_attn_args *a, uint32_t key0, uint32_t end, float *part, float *acc)
 {
-    return r->parts + ((size_t)part * r->layout.n_kv_head + head) * kni_attn_part_floats(r->group, r->layout.d_head);
+    uint32_t rows = a->n_heads * a->group, first = kni_attn_first_key(a->first_pos, a->window);
+    size_t n = kni_attn_part_floats(a->n_heads * a->group, a->kv->layout.d_head) * (a->kv->layout.n_kv_head / a->n_heads);
+    bool fresh = true;
+    for (uint32_t key = key0; key < end; key += KNI_ATTN_PART_KEYS) {
+        uint32_t n_keys = end - key < KNI_ATTN_PART_KEYS ? end - key : KNI_ATTN_PART_KEYS;
+        float *to = !acc ? part + (key - key0) / KNI_ATTN_PART_KEYS * n : fresh ? acc : part;
+        if (key + n_keys <= first)
+            continue;
+        kni_attn_part(a, key, n_keys, to);
+        if (acc && !fresh)
+            kni_attn_part_merge(&w->run->kernels, acc, part, rows, a->kv->layout.d_head);
+        fresh = false;
+    }
 }
 
-/* A decode whose keys are not shared out: the same ranges, folded in the same order, by one worker. */
-static void attend_whole(struct worker *w, const struct kni_attn_args *a, float *out)
+/* The partial of share of the heads, of the n-th part. */
+static float *part_at(const struct kni_run *r, uint32_t n, uint32_t share_of_heads)
 {
-    struct kni_run *r = w->run;
-    size_t n = kni_attn_part_floats(r->group, r->layout.d_head);
-    float *acc = w->tile, *part = acc + n;
-    uint32_t start = kni_attn_first_key(a->first_pos, a->window) / r->part_keys * r->part_keys;
-    for (uint32_t key0 = start; key0 <= a->first_pos; key0 += r->part_keys) {
-        uint32_t left = a->first_pos + 1 - key0;
-        kni_attn_part(a, key0, left < r->part_keys ? left : r->part_keys, key0 > start ? part : acc);
-        if (key0 > start)
-            kni_attn_part_merge(acc, part, r->group, r->layout.d_head);
-    }
-    kni_attn_part_finish(out, acc, r->group, r->layout.d_head);
+    return r->parts + ((size_t)n * r->n_splits + share_of_heads) * kni_attn_part_floats(r->layout.n_kv_head / r->n_splits * r->group, r->layout.d_head);
 }
 
 static void attend(struct worker *w, uint32_t layer, uint32_t counter)
 {
     struct kni_run *r = w->run;
-    uint32_t n_kv_head = r->layout.n_kv_head, d = r->layout.d_head, window = r->model->layers[layer].window, index;
-    size_t ldq = (size_t)n_kv_head * r->group * d;
-    float scale = r->model->hparams.attn_scale, softcap = r->model->hparams.attn_softcap;
-    if (!(scale > 0))
-        scale = 1.0f / __builtin_sqrtf((float)d);
-    while (take(w, counter, r->n_units * n_kv_head, &index)) {
-        const struct kni_run_unit *u = &r->units[index / n_kv_head];
-        uint32_t head = index % n_kv_head;
-        float *q = r->q + u->row * ldq + (size_t)head * r->group * d;
-        struct kni_attn_args a = {.kernels = &r->kernels, .kv = &r->items[u->item].kv, .layer = layer, .kv_head = head, .group = r->group,
-            .scale = scale, .softcap = softcap, .window = window, .q = q, .ldq = ldq, .out = q, .ldo = ldq, .n_tokens = u->n_tokens,
-            .first_pos = u->first_pos, .scratch = w->scratch};
-        if (u->n_keys && u->key0 + u->n_keys <= kni_attn_first_key(u->first_pos, window))
-            continue; /* this layer's window has passed these keys */
-        if (u->n_keys)
-            kni_attn_part(&a, u->key0, u->n_keys, part_at(r, u->part, head));
-        else if (r->items[u->item].n_tokens == 1)
-            attend_whole(w, &a, q);
-        else
+    uint32_t n_kv_head = r->layout.n_kv_head, d = r->layout.d_head, n_heads = n_kv_head / r->n_splits, n_tiles = r->n_tiles * n_kv_head, index;
+    size_t head_q = (size_t)r->group * d, ldq = n_kv_head * head_q;
+    struct kni_attn_args a = {.kernels = &r->kernels, .layer = layer, .group = r->group, .scale = r->model->hparams.attn_scale, .softcap = r->model->hparams.attn_softcap,
+        .window = r->model->layers[layer].window, .ldq = ldq, .ldo = ldq, .scratch = w->scratch};
+    if (!(a.scale > 0))
+        a.scale = 1.0f / __builtin_sqrtf((float)d);
+    while (take(w, counter, n_tiles + (r->n_units - r->n_tiles) * r->n_splits, &index)) {
+        bool is_tile = index < n_tiles;
+        uint32_t piece = index - n_tiles, part = is_tile ? 0 : piece % r->n_splits;
+        const struct kni_run_unit *u = &r->units[is_tile ? index / n_kv_head : r->n_tiles + piece / r->n_splits];
+        a.n_heads = is_tile ? 1 : n_heads;
+        a.kv_head = is_tile ? index % n_kv_head : part * n_heads;
+        a.kv = &r->items[u->item].kv;
+        a.q = a.out = r->q + u->row * ldq + a.kv_head * head_q;
+        a.n_tokens = u->n_tokens;
+        a.first_pos = u->first_pos;
+        if (is_tile) {
             kni_attn_tile(&a);
+        } else if (u->n_keys) {
+            attend_parts(w, &a, u->key0, u->key0 + u->n_keys, part_at(r, u->part, part), NULL);
+        } else {
+            attend_parts(w, &a, 0, u->first_pos + 1, w->tile + kni_attn_part_floats(n_heads * r->group, d), w->tile);
+            kni_attn_part_finish(a.out, w->tile, n_heads * r->group, d);
+        }
     }
     if (!r->n_merges)
         return;
     barrier(w);
-    for (uint32_t i = share(w, r->n_merges * n_kv_head, 0); i < share(w, r->n_merges * n_kv_head, 1); i++) {
-        const struct kni_run_unit *u = &r->merges[i / n_kv_head];
-        uint32_t head = i % n_kv_head, start = kni_attn_first_key(u->first_pos, window) / r->part_keys;
-        float *acc = part_at(r, u->part + start, head);
-        for (uint32_t j = start + 1; j < u->n_keys; j++)
-            kni_attn_part_merge(acc, part_at(r, u->part + j, head), r->group, d);
-        kni_attn_part_finish(r->q + u->row * ldq + (size_t)head * r->group * d, acc, r->group, d);
+    for (uint32_t i = share(w, r->n_merges * r->n_splits, 0); i < share(w, r->n_merges * r->n_splits, 1); i++) {
+        const struct kni_run_unit *u = &r->merges[i / r->n_splits];
+        uint32_t part = i % r->n_splits, n = (u->n_keys + KNI_ATTN_PART_KEYS - 1) / KNI_ATTN_PART_KEYS;
+        uint32_t start = kni_attn_first_key(u->first_pos, a.window) / KNI_ATTN_PART_KEYS;
+        float *acc = part_at(r, u->part + start, part);
+        for (uint32_t j = start + 1; j < n; j++)
+            kni_attn_part_merge(&r->kernels, acc, part_at(r, u->part + j, part), n_heads * r->group, d);
+        kni_attn_part_finish(r->q + u->row * ldq + part * n_heads * head_q, acc, n_heads * r->group, d);
     }
 }
 

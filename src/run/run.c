@@ -41,9 +41,9 @@ static void lay_out(struct kni_run *r, struct bump *b)
     size_t rows = o->max_tokens, f = sizeof(float), d = hp->d_head;
     r->n_workers = kni_threads_count(o->threads);
     r->group = hp->n_head / hp->n_kv_head;
-    r->part_keys = kni_attn_part_keys(o->n_ctx);
-    r->n_parts_max = (o->n_ctx + r->part_keys - 1) / r->part_keys;
-    size_t split = rows < KNI_RUN_SPLIT_ITEMS ? rows : KNI_RUN_SPLIT_ITEMS, part_floats = kni_attn_part_floats(r->group, hp->d_head);
+    size_t split = rows < KNI_RUN_SPLIT_ITEMS ? rows : KNI_RUN_SPLIT_ITEMS, part_floats = kni_attn_part_floats(hp->n_head, hp->d_head);
+    size_t n_parts = (o->n_ctx + KNI_ATTN_PART_KEYS - 1) / KNI_ATTN_PART_KEYS;
+    r->n_parts_all = (uint32_t)(n_parts > KNI_RUN_SPLIT_PARTS || rows == 1 ? n_parts : split * n_parts < KNI_RUN_SPLIT_PARTS ? split * n_parts : KNI_RUN_SPLIT_PARTS);
 
     piece(b, 1, sizeof *r);
     r->freqs = piece(b, (size_t)hp->n_ropes * (hp->rope_dim / 2), sizeof *r->freqs);
@@ -61,12 +61,12 @@ static void lay_out(struct kni_run *r, struct bump *b)
     r->row_token = piece(b, rows, sizeof *r->row_token);
     r->out_row = piece(b, o->max_logits, sizeof *r->out_row);
     r->out_logits = piece(b, o->max_logits, sizeof *r->out_logits);
-    r->units = piece(b, rows + split * r->n_parts_max, sizeof *r->units);
+    r->units = piece(b, rows + r->n_parts_all, sizeof *r->units);
     r->merges = piece(b, split, sizeof *r->merges);
-    r->parts = piece(b, split * r->n_parts_max * hp->n_kv_head * part_floats, f);
+    r->parts = piece(b, r->n_parts_all * part_floats, f);
 
     size_t n_in_max = max_size(hp->n_ff, max_size(hp->n_embd, hp->n_head * d));
-    size_t work = max_size(kni_linear_scratch_floats((uint32_t)n_in_max), kni_attn_scratch_floats(r->group, hp->d_head));
+    size_t work = max_size(kni_linear_scratch_floats((uint32_t)n_in_max), kni_attn_scratch_floats(r->group, hp->d_head, hp->n_kv_head));
     size_t tile = max_size(KNI_RUN_TILE_ROWS * KNI_LINEAR_COLS, KNI_GEMV_MAX_ROWS * KNI_RUN_LOGIT_COLS);
     r->tile_floats = (max_size(tile, 2 * part_floats) + 15) & ~(size_t)15;
     r->scratch_floats = ((work + (size_t)KNI_GEMV_MAX_ROWS * hp->n_embd + 15) & ~(size_t)15) + r->tile_floats;
@@ -148,32 +148,48 @@ static void plan_prompt(struct kni_run *r, uint32_t item, uint32_t row)
     }
 }
 
-static void plan_decode(struct kni_run *r, uint32_t item, uint32_t row, bool split)
+/* How decodes are shared out. It decides on speed only: parts of keys and the order of folding are the same in every plan. */
+static void plan_decodes(struct kni_run *r)
 {
-    struct kni_run_unit u = {.item = item, .row = row, .first_pos = r->items[item].first_pos, .n_tokens = 1};
-    if (!split) {
-        r->units[r->n_units++] = u;
-        return;
+    uint64_t total = 0;
+    uint32_t n_parts = 0, n_workers4 = 4 * r->n_workers, row = 0;
+    for (uint32_t i = 0; i < r->n_items; i++)
+        total += r->items[i].n_tokens == 1 ? r->items[i].first_pos + 1 : 0;
+    uint32_t fair = (uint32_t)(total / n_workers4), piece_keys = (fair / 2 + KNI_ATTN_PART_KEYS / 2) / KNI_ATTN_PART_KEYS * KNI_ATTN_PART_KEYS;
+    if (piece_keys < KNI_ATTN_PART_KEYS)
+        piece_keys = KNI_ATTN_PART_KEYS;
+    for (uint32_t i = 0; i < r->n_items; row += r->items[i++].n_tokens) {
+        struct kni_run_unit u = {.item = i, .row = row, .first_pos = r->items[i].first_pos, .n_tokens = 1};
+        uint32_t n_keys = u.first_pos + 1, n = (n_keys + KNI_ATTN_PART_KEYS - 1) / KNI_ATTN_PART_KEYS;
+        if (r->items[i].n_tokens > 1)
+            continue;
+        if (n == 1 || n_keys <= fair || r->n_merges == KNI_RUN_SPLIT_ITEMS || n_parts + n > r->n_parts_all) {
+            r->units[r->n_units++] = u;
+            continue;
+        }
+        u.part = n_parts;
+        n_parts += n;
+        r->merges[r->n_merges] = u;
+        r->merges[r->n_merges++].n_keys = n_keys;
+        for (; u.key0 < n_keys; u.key0 += piece_keys, u.part += piece_keys / KNI_ATTN_PART_KEYS) {
+            u.n_keys = n_keys - u.key0 < piece_keys ? n_keys - u.key0 : piece_keys;
+            r->units[r->n_units++] = u;
+        }
     }
-    u.part = r->n_merges * r->n_parts_max;
-    struct kni_run_unit *merge = &r->merges[r->n_merges++];
-    *merge = u;
-    for (; u.key0 <= u.first_pos; u.key0 += r->part_keys, u.part++) {
-        u.n_keys = u.first_pos + 1 - u.key0 < r->part_keys ? u.first_pos + 1 - u.key0 : r->part_keys;
-        r->units[r->n_units++] = u;
-        merge->n_keys++;
-    }
+    uint32_t n_pieces = r->n_units - r->n_tiles, n_head = r->layout.n_kv_head;
+    r->n_splits = 1; /* all heads in one piece read memory fastest; but everyone is to have some work */
+    while (r->n_splits < n_head && (n_head % r->n_splits || n_pieces * r->n_splits < n_workers4))
+        r->n_splits++;
 }
 
 enum kn_status kni_run_step(struct kni_run *r, const struct kni_run_item *items, uint32_t n_items)
 {
-    uint64_t n_rows = 0, n_outs = 0, n_decodes = 0;
+    uint64_t n_rows = 0, n_outs = 0;
     for (uint32_t i = 0; i < n_items; i++) {
         if (!item_is_valid(r, &items[i]))
             return KN_E_ARG;
         n_rows += items[i].n_tokens;
         n_outs += items[i].n_logits;
-        n_decodes += items[i].n_tokens == 1;
     }
     if (n_rows > r->opts.max_tokens || n_outs > r->opts.max_logits)
         return KN_E_ARG;
@@ -197,9 +213,9 @@ enum kn_status kni_run_step(struct kni_run *r, const struct kni_run_item *items,
         }
         if (it->n_tokens > 1)
             plan_prompt(r, i, row);
-        else
-            plan_decode(r, i, row, n_decodes <= KNI_RUN_SPLIT_ITEMS);
     }
+    r->n_tiles = r->n_units;
+    plan_decodes(r);
     for (uint32_t i = 0; i < r->model->hparams.n_layer * KNI_RUN_PHASES + 1; i++)
         atomic_store_explicit(&r->counters[i], 0, memory_order_relaxed);
     kni_threads_run(r->opts.threads, kni_run_forward, r);

@@ -16,18 +16,19 @@
 #include "run/linear.h"
 #include "run/run.h"
 
-#define KNI_RUN_SPLIT_ITEMS 16u /* up to so many decodes are split over their keys; more keep all workers busy unsplit */
+#define KNI_RUN_SPLIT_ITEMS 16u /* up to so many decodes are split over their keys, the longest ones */
+#define KNI_RUN_SPLIT_PARTS 1024u /* parts of all of them, or of one if it has more */
 #define KNI_RUN_TILE_ROWS 256u  /* rows of a worker's tile of up-projections or logits; weights are dequantised once for them */
 #define KNI_RUN_LOGIT_COLS 256u /* columns of logits that a worker takes at a time when rows are few */
 #define KNI_RUN_GEMV_COLS 32u
 #define KNI_RUN_PHASES 5u /* shared-out phases of a layer: one counter each */
 
-/* A piece of attention work for one KV head. */
+/* A piece of attention work: a tile of a prompt, for one KV head, or some keys of a decode, for n_kv_head / n_splits heads. */
 struct kni_run_unit {
     uint32_t item, row; /* row: of its first token in the stacked matrix */
     uint32_t first_pos, n_tokens;
-    uint32_t key0, n_keys; /* a range of keys of a decode; n_keys 0: a tile of a prompt, or a whole decode */
-    uint32_t part;         /* index of its partial */
+    uint32_t key0, n_keys; /* whole parts of keys of a decode; n_keys 0: a tile of a prompt, or a whole decode */
+    uint32_t part;         /* index of the first part's partial */
 };
 
 struct kni_run {
@@ -35,7 +36,7 @@ struct kni_run {
     const struct kn_model *model;
     struct kni_kernels kernels;
     struct kni_kv_layout layout;
-    uint32_t n_workers, group, part_keys, n_parts_max;
+    uint32_t n_workers, group, n_parts_all;
 
     double *freqs; /* [n_ropes][rope_dim / 2] */
     float *x, *h;  /* [T][n_embd]: residual stream; its normalised form, or a sum that a norm is to go over */
@@ -43,14 +44,16 @@ struct kni_run {
     float *k, *v; /* [T][n_kv_head * d_head] */
     float *ff;    /* [T][n_ff] */
     float *cos_rows, *sin_rows; /* [n_ropes][T][rope_dim / 2] */
-    float *parts;               /* [split items * n_parts_max][n_kv_head] partials */
+    float *parts;               /* [n_parts_all][n_splits] partials of n_kv_head / n_splits heads each */
     float *scratch;             /* [W][scratch_floats] */
     size_t scratch_floats, tile_floats;
     _Atomic uint32_t *counters; /* [n_layer * KNI_RUN_PHASES + 1] next unit of each phase, zeroed before the fork */
 
     /* The plan of the running step, written before the fork. */
     const struct kni_run_item *items;
-    uint32_t n_items, n_rows, n_units, n_outs, n_merges;
+    uint32_t n_items, n_rows, n_outs, n_merges;
+    uint32_t n_tiles, n_units; /* units: tiles of prompts, then pieces of decodes */
+    uint32_t n_splits;         /* shares of the KV heads in a decode's pieces, a divisor of n_kv_head */
     uint32_t *row_item, *row_pos;     /* [T] */
     const int32_t **row_token;        /* [T] */
     uint32_t *out_row;                /* [max_logits] rows whose logits are wanted */

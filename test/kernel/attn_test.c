@@ -39,7 +39,7 @@ static void make(struct fixture *f, enum kn_kv_type type, uint32_t d, uint32_t g
         }
     f->q = floats(n_pos * f->ldq);
     f->out = floats(n_pos * f->ldq);
-    f->scratch = floats(kni_attn_scratch_floats(group, d));
+    f->scratch = floats(kni_attn_scratch_floats(group, d, n_head));
     fill(f->q, n_pos * f->ldq, PATTERN_RANDOM);
 }
 
@@ -56,7 +56,7 @@ static void drop(struct fixture *f)
 static struct kni_attn_args args(struct fixture *f, int v, uint32_t first, uint32_t n, float *out)
 {
     size_t at = first * f->ldq + (size_t)f->group * f->kv.layout.d_head;
-    return (struct kni_attn_args){.kernels = &check_tables[v], .kv = &f->kv, .layer = 1, .kv_head = 1, .group = f->group,
+    return (struct kni_attn_args){.kernels = &check_tables[v], .kv = &f->kv, .layer = 1, .kv_head = 1, .n_heads = 1, .group = f->group,
         .scale = 1.0f / sqrtf((float)f->kv.layout.d_head), .softcap = f->softcap, .window = f->window, .q = f->q + at, .ldq = f->ldq, .out = out + at, .ldo = f->ldq, .n_tokens = n, .first_pos = first, .scratch = f->scratch};
 }
 
@@ -134,8 +134,9 @@ static void tiles_do_not_depend_on_the_chunk(void **state)
         }
 }
 
-static void parts(struct fixture *f, int v, uint32_t pos, uint32_t keys)
+static void parts(struct fixture *f, int v, uint32_t pos)
 {
+    const uint32_t keys = KNI_ATTN_PART_KEYS;
     uint32_t d = f->kv.layout.d_head;
     size_t n = kni_attn_part_floats(f->group, d);
     float *acc = floats(n), *part = floats(n);
@@ -144,7 +145,7 @@ static void parts(struct fixture *f, int v, uint32_t pos, uint32_t keys)
     for (uint32_t key0 = start; key0 <= pos; key0 += keys) {
         kni_attn_part(&a, key0, pos + 1 - key0 < keys ? pos + 1 - key0 : keys, key0 > start ? part : acc);
         if (key0 > start)
-            kni_attn_part_merge(acc, part, f->group, d);
+            kni_attn_part_merge(a.kernels, acc, part, f->group, d);
     }
     kni_attn_part_finish(a.out, acc, f->group, d);
     guarded_check_free(acc);
@@ -161,10 +162,39 @@ static void parts_are_right(void **state)
                     struct fixture f;
                     uint32_t n = lengths[rnd() % 10];
                     make(&f, (enum kn_kv_type)type, ds[i], groups[g], n, 2);
-                    parts(&f, v, n - 1, 16 * (1 + rnd() % 8));
+                    parts(&f, v, n - 1);
                     compare(&f, f.out, n - 1, check_names[v]);
                     drop(&f);
                 }
+}
+
+/* A decode gives the bits that the token has inside a chunk: over the ends of blocks, tiles and parts, with windows too. */
+static void parts_have_the_bits_of_tiles(void **state)
+{
+    (void)state;
+    static const struct { uint32_t d, group, window; float softcap; } shapes[] = {{64, 3, 0, 0}, {40, 1, 0, 0}, {128, 4, 0, 0}, {64, 2, 200, 0},
+        {64, 8, 530, 2}, {256, 5, 16, 0}, {8, 7, 1, 0}};
+    for (int v = 0; v < 2; v++)
+        for (unsigned i = 0; i < 7; i++)
+            for (int type = 0; type < 2; type++) {
+                struct fixture f;
+                uint32_t n_pos = v ? 1100 : 580;
+                make(&f, (enum kn_kv_type)type, shapes[i].d, shapes[i].group, n_pos, 2);
+                f.window = shapes[i].window;
+                f.softcap = shapes[i].softcap;
+                size_t n = (size_t)shapes[i].group * shapes[i].d;
+                tiles(&f, v, kni_attn_tile_tokens(shapes[i].group), f.out);
+                float *want = floats(n_pos * f.ldq);
+                memcpy(want, f.out, n_pos * f.ldq * sizeof *want);
+                static const uint32_t at[] = {0, 15, 16, 127, 128, 511, 512, 513, 639, 640, 1023, 1024, 1099};
+                for (unsigned j = 0; j < 13 && (at[j] < n_pos); j++) {
+                    memset(f.out + at[j] * f.ldq + n, 0, n * sizeof *f.out);
+                    parts(&f, v, at[j]);
+                    assert_memory_equal(f.out + at[j] * f.ldq + n, want + at[j] * f.ldq + n, n * sizeof *want);
+                }
+                guarded_check_free(want);
+                drop(&f);
+            }
 }
 
 /* A window of every size around the limits of blocks and tiles: whole blocks before it are of no sequence (poisoned here),
@@ -189,7 +219,7 @@ static void windows_are_right(void **state)
                     for (int is_v = 0; is_v < 2; is_v++)
                         memset(kni_kv_row(&f.kv, 1, (uint32_t)is_v, 1, pos), 0xff, 16 * 64 * 2);
                 memset(f.out, 0, 300 * f.ldq * sizeof *f.out);
-                parts(&f, v, 299, 16 * (1 + rnd() % 10));
+                parts(&f, v, 299);
                 compare(&f, f.out, 299, check_names[v]);
                 drop(&f);
             }
@@ -208,7 +238,7 @@ static void soft_caps_are_right(void **state)
             tiles(&f, v, 50, f.out);
             compare(&f, f.out, 179, check_names[v]);
             compare(&f, f.out, 99, check_names[v]);
-            parts(&f, v, 179, 64);
+            parts(&f, v, 179);
             compare(&f, f.out, 179, check_names[v]);
             drop(&f);
         }
@@ -227,7 +257,7 @@ static void extreme_scores(void **state)
             size_t n = (size_t)3 * 64, at = pos * f.ldq + n;
             for (int form = 0; form < 2; form++) {
                 if (form)
-                    parts(&f, v, pos, 64);
+                    parts(&f, v, pos);
                 float *want = floats(f.n_pos * f.ldq);
                 struct kni_attn_args a = args(&f, 0, pos, 1, want);
                 kni_attn_ref(&a);
@@ -269,7 +299,7 @@ static void bench(void)
                 BENCH_SECONDS(s, kni_attn_tile(&a));
                 printf("%s %s tile of 64 tokens at 4096: %.1f GFLOP/s\n", check_names[v], type ? "bf16" : "f16", 4.0 * 64 * 4064 * 3 * 64 / s * 1e-9);
             }
-            BENCH_SECONDS(s, parts(&f, v, 4095, 256));
+            BENCH_SECONDS(s, parts(&f, v, 4095));
             printf("%s %s decode at 4096: %.2f GB/s of K and V\n", check_names[v], type ? "bf16" : "f16", 4096.0 * 64 * 4 / s * 1e-9);
             drop(&f);
         }
@@ -282,6 +312,6 @@ int main(int argc, char **argv)
         return 0;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(tiles_are_right), cmocka_unit_test(every_position_at_one_shape), cmocka_unit_test(tiles_do_not_depend_on_the_chunk),
-        cmocka_unit_test(parts_are_right), cmocka_unit_test(windows_are_right), cmocka_unit_test(soft_caps_are_right), cmocka_unit_test(extreme_scores), cmocka_unit_test(zero_queries_average_the_values)};
+        cmocka_unit_test(parts_are_right), cmocka_unit_test(parts_have_the_bits_of_tiles), cmocka_unit_test(windows_are_right), cmocka_unit_test(soft_caps_are_right), cmocka_unit_test(extreme_scores), cmocka_unit_test(zero_queries_average_the_values)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

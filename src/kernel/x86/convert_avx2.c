@@ -46,4 +46,31 @@ void kni_from_bf16_avx2(float *dst, const uint16_t *src, size_t n)
     }
     kni_from_bf16_ref(dst + i, src + i, n - i);
 }
+
+/* The last d % 8 columns. */
+static void pack_rest(float *dst, const uint16_t *src, uint32_t d, kni_from_half_fn from_half)
+{
+    for (uint32_t i = d & ~7u; i < d; i++)
+        for (uint32_t j = 0; j < 16; j++)
+            from_half(dst + i * 16 + j, src + j * d + i, 1);
+}
+
+#define COLUMN(j, widen)                                                             \
+    _mm256_storeu_ps(dst + (i + j) * 16, widen(_mm256_castsi256_si128(c[j])));       \
+    _mm256_storeu_ps(dst + (i + j) * 16 + 8, widen(_mm256_extracti128_si256(c[j], 1)));
+#define PACK(type)                                                                   \
+    void kni_pack16_##type##_avx2(float *dst, const uint16_t *src, uint32_t d)       \
+    {                                                                                \
+        for (uint32_t i = 0; i + 8 <= d; i += 8) {                                   \
+            __m256i c[8];                                                            \
+            vec_transpose16(src + i, d, c);                                          \
+            COLUMN(0, vec_from_##type) COLUMN(1, vec_from_##type)                    \
+            COLUMN(2, vec_from_##type) COLUMN(3, vec_from_##type)                    \
+            COLUMN(4, vec_from_##type) COLUMN(5, vec_from_##type)                    \
+            COLUMN(6, vec_from_##type) COLUMN(7, vec_from_##type)                    \
+        }                                                                            \
+        pack_rest(dst, src, d, kni_from_##type##_ref);                               \
+    }
+PACK(f16)
+PACK(bf16)
 #endif

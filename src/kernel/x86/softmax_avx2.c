@@ -24,7 +24,7 @@ static inline __m256 max_masked(const float *s, __m256 mask, __m256 top)
 static inline __m256 exp_masked(float *s, __m256 mask, __m256 shift)
 {
     __m256i m = _mm256_castps_si256(mask);
-    __m256 p = _mm256_and_ps(vec_exp_negative(_mm256_sub_ps(_mm256_maskload_ps(s, m), shift)), mask);
+    __m256 p = _mm256_and_ps(vec_exp_softmax(_mm256_sub_ps(_mm256_maskload_ps(s, m), shift)), mask);
     _mm256_maskstore_ps(s, m, p);
     return p;
 }
@@ -62,7 +62,7 @@ float kni_softmax_tile_avx2(float *s, uint32_t first, uint32_t end, uint32_t n_t
     if (has_head)
         total = exp_masked(s + head, head_mask, shift);
     for (uint32_t i = low; i < high; i += 8) {
-        __m256 p = vec_exp_negative(_mm256_sub_ps(_mm256_loadu_ps(s + i), shift));
+        __m256 p = vec_exp_softmax(_mm256_sub_ps(_mm256_loadu_ps(s + i), shift));
         total = _mm256_add_ps(total, p);
         _mm256_storeu_ps(s + i, p);
     }

@@ -72,14 +72,54 @@ static inline __m256 vec_exp(__m256 x)
     return _mm256_blendv_ps(p, _mm256_set1_ps(__builtin_inff()), _mm256_cmp_ps(x, high, _CMP_GT_OQ));
 }
 
-/* The same for x <= 0 (or NaN), with fewer steps: for softmax. */
-static inline __m256 vec_exp_negative(__m256 x)
+/* exp of x <= 0 (or NaN) for softmax: 2^(n + r), |r| <= 1/2, 2^r by a polynomial of degree 5 with least relative error (9.2e-8;
+ * 1.6e-7 with rounding; exactly 1 at 0). n comes from adding 1.5 * 2^23, whose low bits then hold n, and x log2(e) is rounded
+ * once, so the whole error is at most 1.6e-7 + |x| 2^-23 relative: below 4e-7 of the largest probability. Below -87.7: 0. */
+static inline __m256 vec_exp_softmax(__m256 x)
 {
-    const __m256 low = _mm256_set1_ps(-87.3f);
-    __m256 c = _mm256_max_ps(low, x), n = vec_round(_mm256_mul_ps(c, _mm256_set1_ps(1.44269504089f)));
-    __m256i f = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-    __m256 p = _mm256_mul_ps(vec_exp_mantissa(c, n), _mm256_castsi256_ps(f));
-    return _mm256_andnot_ps(_mm256_cmp_ps(x, low, _CMP_LT_OQ), p);
+    const __m256 log2e = _mm256_set1_ps(0x1.715476p+0f), magic = _mm256_set1_ps(0x1.8p23f + 127.0f);
+    __m256 c = _mm256_max_ps(_mm256_set1_ps(-88.0f), x); /* 2^-127 is written as 0; the second operand wins when it is NaN */
+    __m256 t = _mm256_fmadd_ps(c, log2e, magic), n = _mm256_sub_ps(t, magic), r = _mm256_fmsub_ps(c, log2e, n);
+    __m256 p = _mm256_set1_ps(0x1.5bba14p-10f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.3cea88p-7f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.c6b752p-5f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.ebf9bcp-3f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.62e42ap-1f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    return _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+}
+
+/* 16 rows, ld apart, of 8 values of 16 bits become 8 vectors: c[i] holds value i of rows 0..7 in its low half, of rows 8..15 in
+ * its high half. */
+static inline __attribute__((always_inline)) void vec_transpose16(const uint16_t *p, size_t ld, __m256i c[8])
+{
+#define ROW2(t) _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(p + (t) * ld))), \
+                                        _mm_loadu_si128((const __m128i *)(const void *)(p + ((t) + 8) * ld)), 1)
+    __m256i r0 = ROW2(0), r1 = ROW2(1), r2 = ROW2(2), r3 = ROW2(3), r4 = ROW2(4), r5 = ROW2(5), r6 = ROW2(6), r7 = ROW2(7);
+#undef ROW2
+    __m256i a0 = _mm256_unpacklo_epi16(r0, r1), a1 = _mm256_unpackhi_epi16(r0, r1), a2 = _mm256_unpacklo_epi16(r2, r3), a3 = _mm256_unpackhi_epi16(r2, r3);
+    __m256i a4 = _mm256_unpacklo_epi16(r4, r5), a5 = _mm256_unpackhi_epi16(r4, r5), a6 = _mm256_unpacklo_epi16(r6, r7), a7 = _mm256_unpackhi_epi16(r6, r7);
+    __m256i b0 = _mm256_unpacklo_epi32(a0, a2), b1 = _mm256_unpackhi_epi32(a0, a2), b2 = _mm256_unpacklo_epi32(a1, a3), b3 = _mm256_unpackhi_epi32(a1, a3);
+    __m256i b4 = _mm256_unpacklo_epi32(a4, a6), b5 = _mm256_unpackhi_epi32(a4, a6), b6 = _mm256_unpacklo_epi32(a5, a7), b7 = _mm256_unpackhi_epi32(a5, a7);
+    c[0] = _mm256_unpacklo_epi64(b0, b4);
+    c[1] = _mm256_unpackhi_epi64(b0, b4);
+    c[2] = _mm256_unpacklo_epi64(b1, b5);
+    c[3] = _mm256_unpackhi_epi64(b1, b5);
+    c[4] = _mm256_unpacklo_epi64(b2, b6);
+    c[5] = _mm256_unpackhi_epi64(b2, b6);
+    c[6] = _mm256_unpacklo_epi64(b3, b7);
+    c[7] = _mm256_unpackhi_epi64(b3, b7);
+}
+
+/* 8 values of 16 bits as floats. */
+static inline __m256 vec_from_f16(__m128i v)
+{
+    return _mm256_cvtph_ps(v);
+}
+
+static inline __m256 vec_from_bf16(__m128i v)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
 }
 
 static inline float vec_f16_at(const uint8_t *p)
