@@ -51,9 +51,22 @@ refused "no meaning with --raw" run -p x --raw --system y
 refused "--presets takes" demo --presets exact,best
 refused "--document-tokens takes" demo --document-tokens 12
 refused "there is no benchmark" bench frob
-refused "--lengths takes" bench engine --lengths 512,x
+for bad in 512 prefill_ prefill_0 prefill_512,x decode_512_y2 decode_512_x1 prefill_512_x8 decode_512_x8_x8 frob_512 ""; do
+  refused "--rows takes" bench engine --rows "$bad"
+done
 refused "--repeat takes" bench engine --repeat 2
 refused "--peer knows" bench engine --peer other
+
+# ---- a rival that is not there is said before anything is measured
+expect 1 "make bench-peers" "$bin" bench engine -m "$model" --peer llama.cpp
+expect 1 "peer_llamacpp.py is not there" "$bin" bench engine -m "$model" --peer llama.cpp --peer-python /bin/true --peer-script "$work/none.py"
+expect 1 "ended early" "$bin" bench engine -m "$model" --peer llama.cpp --peer-python /bin/true --rows prefill_16
+
+# ---- each kind of row, small; numbers are not judged, only that they are there
+expect 0 "" "$bin" bench engine -m "$model" --rows prefill_24,decode_24,decode_8_x3,resident_24 --decode 2 --repeat 1 --chunk 16 --json
+cp "$work/out" "$work/rows"
+[ "$(json "$work/rows" "[r['work'] for r in o['rows']]")" = '["prefill_24", "decode_24", "decode_8_x3", "resident_24"]' ] || fail "rows of bench engine"
+[ "$(json "$work/rows" "all(r['ours'] > 0 and r['floor'] > 0 and r['peer'] is None for r in o['rows'])")" = true ] || fail "values of bench engine"
 
 # ---- failed: status 1 and a sentence that says what to do
 expect 1 "make model" "$bin" run -p hello
