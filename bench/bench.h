@@ -12,6 +12,8 @@
 
 /* kinema bench engine. */
 int kn_bench_engine(int argc, char **argv);
+/* kinema bench quality. */
+int kn_bench_quality(int argc, char **argv);
 
 /* Bytes read per second by n_threads threads from memory larger than the caches. 0: out of memory. */
 double kn_probe_read_bytes_s(uint32_t n_threads);

@@ -157,6 +157,29 @@ KN_API void kn_request_get_stats(const struct kn_request *request, struct kn_req
 KN_API enum kn_status kn_request_kv_digest(const struct kn_request *request, uint64_t n_tokens, uint8_t digest[16]);
 KN_API void kn_request_close(struct kn_request **request);
 
+/* Takes the logits [n_vocab] that follow tokens[0..position]; borrowed for the call. Anything but KN_OK ends the scoring. It
+ * must not call the engine. */
+typedef enum kn_status (*kn_score_fn)(void *user, uint64_t position, const float *logits);
+
+struct kn_score_opts {
+    size_t size;           /* sizeof(struct kn_score_opts) */
+    const int32_t *tokens; /* borrowed for the call; at least one */
+    size_t n_tokens;
+    size_t first;          /* positions first .. n_tokens - 1 are scored, in order */
+    uint32_t step_tokens;  /* scored positions a step, 1..32; 0: 32. With 1 the steps are those of decoding */
+    kn_score_fn on_row;
+    void *user;            /* given to on_row */
+    const char *salt;      /* as struct kn_request_opts */
+};
+
+/* Teacher forcing: runs given tokens and hands out the logits of each position from `first` on, instead of choosing tokens.
+ * What comes before `first` is taken from the prefix cache as far as it is there (a request that fetched or computed it leaves
+ * it there) and computed otherwise; *n_reused (may be NULL) tells how much. Scored positions are always computed. Blocks until
+ * done; open requests stand still and keep their blocks.
+ * Errors: KN_E_ARG (no tokens, an unknown one, first beyond them, no on_row, step_tokens above 32), KN_E_CONTEXT (more than
+ * n_ctx), KN_E_FULL (open requests hold too much of the pool), KN_E_NOMEM, or what on_row returned. */
+KN_API enum kn_status kn_engine_score(struct kn_engine *engine, const struct kn_score_opts *opts, uint64_t *n_reused, struct kn_err *err);
+
 #ifdef __cplusplus
 }
 #endif

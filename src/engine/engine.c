@@ -84,7 +84,7 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
         return kni_err_set(err, status, "cannot start %u compute threads: ask for fewer", o->n_threads);
     if ((status = open_pool(e, o, &layout, err)))
         return status;
-    uint32_t chunk = o->prefill_chunk < e->n_ctx ? o->prefill_chunk : e->n_ctx;
+    uint32_t chunk = e->prefill_chunk = o->prefill_chunk < e->n_ctx ? o->prefill_chunk : e->n_ctx;
     struct kni_run_opts ro = {.model = e->model,
                               .threads = e->threads,
                               .max_tokens = kni_sched_max_rows(chunk, KNI_ENGINE_MAX_RUNNING),

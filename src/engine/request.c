@@ -13,18 +13,18 @@
 #include "base/status.h"
 #include "engine/engine_state.h"
 
-static enum kn_status check_prompt(const struct kn_engine *e, const struct kn_request_opts *o, struct kn_err *err)
+enum kn_status kni_engine_check_tokens(const struct kn_engine *e, const char *what, const int32_t *tokens, size_t n_tokens, struct kn_err *err)
 {
     const uint32_t n_vocab = e->model->hparams.n_vocab;
-    if (!o->n_tokens || !o->tokens)
-        return kni_err_set(err, KN_E_ARG, "the prompt is empty: give at least one token");
-    if (o->n_tokens > e->n_ctx)
-        return kni_err_set(err, KN_E_CONTEXT, "the prompt has %zu tokens but the context holds %u: shorten it or open the engine with a larger n_ctx",
-                           o->n_tokens, e->n_ctx);
-    for (size_t i = 0; i < o->n_tokens; i++)
-        if (o->tokens[i] < 0 || (uint32_t)o->tokens[i] >= n_vocab)
-            return kni_err_set(err, KN_E_ARG, "token %zu of the prompt is %d but the vocabulary has the ids 0 to %u: tokenize with this model",
-                               i, (int)o->tokens[i], n_vocab - 1);
+    if (!n_tokens || !tokens)
+        return kni_err_set(err, KN_E_ARG, "the %s is empty: give at least one token", what);
+    if (n_tokens > e->n_ctx)
+        return kni_err_set(err, KN_E_CONTEXT, "the %s has %zu tokens but the context holds %u: shorten it or open the engine with a larger n_ctx",
+                           what, n_tokens, e->n_ctx);
+    for (size_t i = 0; i < n_tokens; i++)
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= n_vocab)
+            return kni_err_set(err, KN_E_ARG, "token %zu of the %s is %d but the vocabulary has the ids 0 to %u: tokenize with this model",
+                               i, what, (int)tokens[i], n_vocab - 1);
     return KN_OK;
 }
 
@@ -60,7 +60,7 @@ enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, c
     if (!e || !opts || opts->size < sizeof opts->size)
         return kni_err_set(err, KN_E_ARG, "kn_request_submit needs an engine, and options whose size field is set to sizeof(struct kn_request_opts)");
     memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
-    if ((status = check_prompt(e, &o, err)))
+    if ((status = kni_engine_check_tokens(e, "prompt", o.tokens, o.n_tokens, err)))
         return status;
 
     struct kni_job_opts jo = {.tokens = o.tokens,

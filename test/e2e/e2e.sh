@@ -22,7 +22,7 @@ expect() {
   shift 2
   "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
   [ "$status" -eq "$wanted" ] || fail "status $status, wanted $wanted: $* ($(head -c 400 "$work/err"))"
-  cat "$work/out" "$work/err" | grep -qF -- "$text" || fail "no \"$text\" in the output of: $* ($(head -c 400 "$work/out" "$work/err"))"
+  grep -qF -- "$text" "$work/out" "$work/err" || fail "no \"$text\" in the output of: $* ($(head -c 400 "$work/out" "$work/err"))"
 }
 
 # json FILE EXPRESSION: evaluates a Python expression on the object o

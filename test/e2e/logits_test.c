@@ -20,6 +20,7 @@
 
 #include "base/cpu.h"
 #include "run/run.h"
+#include "support/real_model.h"
 
 #define N_PROMPTS 3u
 #define N_GREEDY 64u
@@ -75,16 +76,8 @@ static void load_golden(void)
 static int setup(void **state)
 {
     (void)state;
-    const char *path = getenv("KN_MODEL");
-    if (!path || !*path)
-        return 0; /* each test skips */
     load_golden();
-    struct kn_err err = {0};
-    struct kn_model_opts o = {.size = sizeof o, .path = path};
-    if (kn_model_open(&model, &o, &err)) {
-        print_error("%s\n", err.text);
-        return -1;
-    }
+    model = kn_real_model_open();
     assert_int_equal(model->hparams.n_vocab, n_vocab);
     assert_int_equal(kni_threads_open(&threads, 2), KN_OK);
     const struct kni_hparams *hp = &model->hparams;
@@ -176,8 +169,6 @@ static double generate(uint32_t i, uint32_t chunk, uint32_t n_greedy)
 
 static void check_chunk(const char *name, enum kn_kv_type type, uint32_t chunk, uint32_t n_greedy, double budget)
 {
-    if (!model)
-        skip();
     open_run(type, chunk < N_CTX ? chunk : N_CTX);
     for (uint32_t i = 0; i < N_PROMPTS; i++) {
         double diff = generate(i, chunk, n_greedy);
@@ -197,8 +188,6 @@ static void bf16_chunk_256(void **state) { (void)state; check_chunk("bf16", KN_K
 static void f16_batched(void **state)
 {
     (void)state;
-    if (!model)
-        skip();
     open_run(KN_KV_TYPE_F16, 80);
     uint32_t at[N_PROMPTS] = {0}, n_out[N_PROMPTS] = {0}, left = N_PROMPTS;
     int32_t next[N_PROMPTS];
@@ -245,8 +234,6 @@ static void f16_batched(void **state)
 static void bits_do_not_depend_on_threads_or_chunks(void **state)
 {
     (void)state;
-    if (!model)
-        skip();
     const struct prompt *p = &prompts[1];
     static const uint32_t chunks[] = {256, 48, 13}, n_threads[] = {2, 1, 3};
     float *first = NULL;

@@ -9,7 +9,7 @@ check() { # what, wanted status, wanted words, then the command
     shift 3
     "$@" >"$out/o" 2>"$out/e"
     status=$?
-    if [ $status -ne "$want" ] || ! cat "$out/o" "$out/e" | grep -qF -e "$words"; then
+    if [ $status -ne "$want" ] || ! grep -qF -e "$words" "$out/o" "$out/e"; then
         echo "FAIL $what: status $status (want $want), words \"$words\" in:"
         cat "$out/o" "$out/e"
         bad=1

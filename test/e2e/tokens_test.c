@@ -18,19 +18,14 @@
 #include "base/file.h"
 #include "kinema/model.h"
 #include "model/tokenizer.h"
+#include "support/real_model.h"
 
 static struct kn_model *model;
 
 static int setup(void **state)
 {
     (void)state;
-    const char *path = getenv("KN_MODEL");
-    struct kn_err err = {0};
-    struct kn_model_opts o = {.size = sizeof o, .path = path};
-    if (!path || !*path || kn_model_open(&model, &o, &err)) {
-        fprintf(stderr, "KN_MODEL must name the GGUF of SmolLM2-135M-Instruct: %s\n", err.text);
-        return -1;
-    }
+    model = kn_real_model_open();
     return 0;
 }
 

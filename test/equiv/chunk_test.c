@@ -3,7 +3,7 @@
  * One prompt, one answer: whatever the size of prompt chunks, alone or beside others, with or without reuse of blocks, with
  * or without preemption, the greedy tokens are the same.
  *
- * Two models. The real one (KN_MODEL; skipped without) must agree in every token. The tiny random one runs many more cases;
+ * Two models. The real one (KN_MODEL) must agree in every token. The tiny random one runs many more cases;
  * its logits are close together, so tokens may part where the two best differ by less than 0.02, which rounding of K and V
  * to 16 bits may decide; comparison of that answer ends there, and such cases must be rare.
  */
@@ -16,6 +16,7 @@
 
 #include "device/kv_view.h"
 #include "support/engine_bed.h"
+#include "support/real_model.h"
 
 #define N_PROMPT_MAX 400u
 
@@ -206,16 +207,9 @@ static const char *const text_two =
 static void test_real(void **state)
 {
     (void)state;
-    const char *path = getenv("KN_MODEL");
-    if (!path || !*path)
-        skip();
     static struct rig rig;
     static const uint32_t chunks[] = {1, 7, 256};
-    rig = (struct rig){.n_ctx = 512, .n_new = 20};
-    struct kn_err err = {0};
-    struct kn_model_opts mo = {.size = sizeof mo, .path = path};
-    if (kn_model_open(&rig.model, &mo, &err))
-        fail_msg("%s", err.text);
+    rig = (struct rig){.n_ctx = 512, .n_new = 20, .model = kn_real_model_open()};
     rig.n_vocab = kn_model_info(rig.model)->n_vocab;
     size_t n = N_PROMPT_MAX, m = N_PROMPT_MAX;
     assert_int_equal(kn_model_tokenize(rig.model, text_one, strlen(text_one), 0, rig.prompt, &n), KN_OK);
