@@ -59,23 +59,43 @@ static char *render(const struct kn_model *model, const struct kn_chat_message *
     return text;
 }
 
-/* Template text with the control tokens recognised, the messages' own texts without. */
-static enum kn_status tokenize_apart(const struct kn_model *model, const char *text, size_t n_bytes,
-                                     const struct kn_chat_message *messages, size_t n_messages, int32_t *ids, size_t room, size_t *n)
+/* Template text with the control tokens recognised, the messages' own texts without. Where the texts go is found by
+ * rendering marks in their place: a text itself may look like any part of the template. A template may cut blanks off. */
+static enum kn_status tokenize_apart(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages, int32_t *ids,
+                                     size_t room, size_t *n, struct kn_err *err)
 {
-    const char *at = text, *end = text + n_bytes;
+    static const char *const marks[] = {" \x1f" "0\x1f ", " \x1f" "1\x1f "};
+    static const char blanks[] = " \t\n\v\f\r";
+    struct kn_chat_message marked[2];
+    size_t n_bytes;
+    for (size_t i = 0; i < n_messages; i++)
+        marked[i] = (struct kn_chat_message){messages[i].role, marks[i]};
+    char *frame = render(model, marked, n_messages, &n_bytes, err);
+    if (!frame)
+        return err->status;
+    const char *at = frame, *end = frame + n_bytes;
     enum kn_status s = KN_OK;
     for (size_t i = 0; i < n_messages && s == KN_OK; i++) {
-        size_t length = strlen(messages[i].text);
-        const char *found = length ? memmem(at, (size_t)(end - at), messages[i].text, length) : NULL;
-        if (!found)
-            continue;
-        s = append(model, at, (size_t)(found - at), KN_TOKENIZE_SPECIAL, ids, room, n);
+        const char *text = messages[i].text, *mark = marks[i];
+        size_t length = strlen(text), mark_length = strlen(mark);
+        const char *found = memmem(at, (size_t)(end - at), mark, mark_length);
+        if (!found) { /* without the blanks around it */
+            found = memmem(at, (size_t)(end - at), ++mark, mark_length -= 2);
+            for (; length && strchr(blanks, *text); text++)
+                length--;
+            while (length && strchr(blanks, text[length - 1]))
+                length--;
+        }
+        s = found ? append(model, at, (size_t)(found - at), KN_TOKENIZE_SPECIAL, ids, room, n) : KN_E_UNSUPPORTED;
         if (s == KN_OK)
-            s = append(model, found, length, 0, ids, room, n);
-        at = found + length;
+            s = append(model, text, length, 0, ids, room, n);
+        if (s == KN_OK)
+            at = found + mark_length;
     }
-    return s ? s : append(model, at, (size_t)(end - at), KN_TOKENIZE_SPECIAL, ids, room, n);
+    if (s == KN_OK)
+        s = append(model, at, (size_t)(end - at), KN_TOKENIZE_SPECIAL, ids, room, n);
+    free(frame);
+    return s;
 }
 
 /* Document, empty line, question in one NUL-terminated text; release with free(). */
@@ -148,7 +168,7 @@ enum kn_status kn_prompt_tokens(const struct kn_model *model, const struct kn_pr
         s = append(model, text, n_text, KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS, out, room, &n);
     else if (holds_control(model, text, n_text, out, room) ||
              (prompt->system && holds_control(model, prompt->system, strlen(prompt->system), out, room)))
-        s = tokenize_apart(model, rendered, n_rendered, messages, n_messages, out, room, &n);
+        s = tokenize_apart(model, messages, n_messages, out, room, &n, err);
     else
         s = append(model, rendered, n_rendered, KN_TOKENIZE_SPECIAL, out, room, &n); /* the template has written BOS itself */
     if (s == KN_OK && !n)

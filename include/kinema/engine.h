@@ -66,7 +66,7 @@ struct kn_engine_opts {
     uint64_t store_ttl_s;
     enum kn_preset preset;    /* for publishing and fetching; default exact */
     struct kn_tiles_opts tiles;
-    uint32_t chunk_tokens;    /* tokens per stored chunk, a multiple of 16; 0: 256 */
+    uint32_t chunk_tokens;    /* tokens per stored chunk, a multiple of 16, 16..65536; 0: 256 */
     uint32_t fetch_deadline_ms; /* a fetch that takes longer is cut: what arrived is used; 0: 30000 */
 };
 

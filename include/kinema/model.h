@@ -77,8 +77,9 @@ enum kn_tokenize_flags {
 };
 
 /* Tokenizes n_bytes of text. ids has room for *n_ids; on return *n_ids is the full count. KN_E_ARG when the room was too
- * small (nothing written past it). At most n_bytes + 1 ids result. Invalid UTF-8 is tokenized byte by byte; a byte for which
- * the vocabulary has no token is dropped, as the reference tokenizers do. KN_E_NOMEM. Any thread. */
+ * small (nothing written past it), or for 2 GiB of text and more. At most n_bytes + 1 ids result. Invalid UTF-8 is
+ * tokenized byte by byte; a byte for which the vocabulary has no token is dropped, as the reference tokenizers do.
+ * KN_E_NOMEM. Any thread. */
 KN_API enum kn_status kn_model_tokenize(const struct kn_model *model, const char *text, size_t n_bytes, unsigned flags,
                                         int32_t *ids, size_t *n_ids);
 

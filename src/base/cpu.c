@@ -18,7 +18,7 @@ static int has_f16c(void) /* its registers are AVX's: where the builtin finds AV
 }
 #endif
 
-uint32_t kni_cpu_flags_all(void)
+static uint32_t read_flags(void)
 {
     uint32_t flags = 0;
 #if defined(__x86_64__)
@@ -34,6 +34,18 @@ uint32_t kni_cpu_flags_all(void)
         flags |= KNI_CPU_FLAG_AVX512_BF16;
 #endif
     return flags;
+}
+
+uint32_t kni_cpu_flags_all(void)
+{
+    enum { KNOWN = 1 << 30 };
+    static _Atomic uint32_t cached; /* threads that meet here first all store the same number */
+    uint32_t flags = atomic_load_explicit(&cached, memory_order_relaxed);
+    if (!flags) {
+        flags = read_flags() | KNOWN; /* CPUID leaves a virtual machine: microseconds each time */
+        atomic_store_explicit(&cached, flags, memory_order_relaxed);
+    }
+    return flags & ~(uint32_t)KNOWN;
 }
 
 uint32_t kni_cpu_flags(void)

@@ -10,13 +10,13 @@
 #include "fetch/fetcher.h"
 
 #include <assert.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/status.h"
 #include "kv/chain.h"
 
@@ -109,18 +109,16 @@ static bool opts_are_sane(const struct kni_fetcher_opts *o)
            o->kv.n_layer && o->kv.n_kv_head && o->kv.d_head;
 }
 
-/* Threads of the library take no signals: those are the program's business. */
 static enum kn_status start_threads(struct kni_fetcher *f)
 {
-    sigset_t all, before;
+    sigset_t before;
     int rc = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    kni_signals_block(&before);
     for (uint32_t i = 0; i < f->n_workers + f->n_publishers && !rc; i++) {
         rc = pthread_create(&f->threads[i], NULL, i < f->n_workers ? kni_fetch_worker_main : kni_publisher_main, f);
         f->n_threads += !rc;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    kni_signals_restore(&before);
     return rc ? KN_E_NOMEM : KN_OK;
 }
 

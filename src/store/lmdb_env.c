@@ -322,7 +322,7 @@ static enum kn_status share(struct kni_lmdb *db, bool read_only, uint64_t map_by
         }
         pthread_rwlock_unlock(&db->map_lock);
     }
-    if (!rc && map_bytes > db->map_bytes && (rc = kni_lmdb_grow(db, map_bytes)))
+    if (!rc && map_bytes > kni_lmdb_map_bytes(db) && (rc = kni_lmdb_grow(db, map_bytes)))
         what = "cannot grow its map";
     if (rc)
         return kni_lmdb_err(err, db, what, rc);
@@ -372,6 +372,14 @@ void kni_lmdb_close(struct kni_lmdb *db)
         free_db(db);
     }
     pthread_mutex_unlock(&registry_lock);
+}
+
+uint64_t kni_lmdb_map_bytes(struct kni_lmdb *db)
+{
+    pthread_rwlock_rdlock(&db->map_lock);
+    uint64_t bytes = db->map_bytes;
+    pthread_rwlock_unlock(&db->map_lock);
+    return bytes;
 }
 
 int kni_lmdb_grow(struct kni_lmdb *db, uint64_t bytes)

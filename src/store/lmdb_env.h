@@ -42,6 +42,7 @@ void kni_lmdb_close(struct kni_lmdb *db);
 int kni_lmdb_begin(struct kni_lmdb *db, bool write, MDB_txn **txn);
 /* Commits (write) or ends the transaction. rc: what the caller has met so far; not 0 aborts. Returns the first LMDB code. */
 int kni_lmdb_end(struct kni_lmdb *db, MDB_txn *txn, bool write, int rc);
+uint64_t kni_lmdb_map_bytes(struct kni_lmdb *db);
 /* Makes the map at least bytes large. No transaction of this thread may be open. */
 int kni_lmdb_grow(struct kni_lmdb *db, uint64_t bytes);
 /* Frees the slots of readers whose process has died; they would pin old pages for ever. */

@@ -243,7 +243,7 @@ static int put_once(struct kni_lmdb_store *s, MDB_txn *txn, const char *key, con
  * then grow to at most 4 times the limit, then give up chunks. */
 static int make_room(struct kni_lmdb_store *s, uint64_t n_bytes, int tries)
 {
-    uint64_t map = s->db->map_bytes, most = s->base.max_bytes < (1ull << 44) ? 4 * s->base.max_bytes + (256ull << 20) : 1ull << 46;
+    uint64_t map = kni_lmdb_map_bytes(s->db), most = s->base.max_bytes < (1ull << 44) ? 4 * s->base.max_bytes + (256ull << 20) : 1ull << 46;
     kni_lmdb_clear_readers(s->db);
     if (tries > 0 && map < most) {
         uint64_t want = map + map / 2 + 4 * n_bytes;

@@ -22,6 +22,7 @@
 
 #include "base/alloc.h"
 #include "base/cpu.h"
+#include "base/signals.h"
 
 #define SPIN_ROUNDS 2000
 
@@ -101,6 +102,8 @@ enum kn_status kni_threads_open(struct kni_threads **out, uint32_t n_threads)
     t->n_threads = n_threads;
     t->workers = kni_calloc(KNI_ALLOC_TAG_MISC, sizeof *t->workers * n_threads, 0);
     enum kn_status status = t->workers ? KN_OK : KN_E_NOMEM;
+    sigset_t before;
+    kni_signals_block(&before);
     for (uint32_t i = 1; status == KN_OK && i < n_threads; i++) {
         t->workers[i] = (struct worker){.pool = t, .index = i};
         if (pthread_create(&t->workers[i].thread, NULL, work, &t->workers[i]))
@@ -108,6 +111,7 @@ enum kn_status kni_threads_open(struct kni_threads **out, uint32_t n_threads)
         else
             t->n_started++;
     }
+    kni_signals_restore(&before);
     if (status != KN_OK)
         kni_threads_close(&t);
     *out = t;

@@ -5,6 +5,8 @@
     pip install gguf tokenizers transformers jinja2
     python make_tokens.py MODEL.gguf
 
+The files here came out byte for byte from Python 3.11, gguf 0.19.0, tokenizers 0.23.3, transformers 5.24.0, jinja2 3.1.6.
+
 The reference is the `tokenizers` library with vocabulary and merges from the GGUF and the rules of SmolLM2's own
 tokenizer file: pre-tokenizer Digits(individual_digits) then ByteLevel with GPT-2's pattern, no normalizer, no unknown token,
 control tokens as special added tokens. transformers' conversion of a GGUF is NOT the reference: it leaves the Digits step

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes dequant.bin beside this script: golden vectors for the reference dequantisers.
 
-    pip install gguf numpy && python make_dequant.py
+    pip install gguf numpy && python make_dequant.py        (made with gguf 0.19.0, numpy 2.4.6)
 
 Blocks are random bytes from a fixed seed (scales kept finite and moderate); the values come from gguf.quants.dequantize
 of the gguf Python package. File: for each type, u32 id, u32 n_values, u32 n_bytes, then the bytes, then n_values

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fork and join: every worker runs once, writes are visible, barriers separate phases, sleeping workers wake, nothing leaks. */
+#include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -95,6 +97,33 @@ static void sleepers_wake(void **state)
     kni_threads_close(&j.threads);
 }
 
+static void look_at_signals(void *arg, uint32_t worker, uint32_t n_workers)
+{
+    (void)n_workers;
+    struct job *j = arg;
+    sigset_t set;
+    pthread_sigmask(SIG_SETMASK, NULL, &set);
+    bool theirs = sigismember(&set, SIGINT) && sigismember(&set, SIGTERM) && sigismember(&set, SIGALRM);
+    bool own = sigismember(&set, SIGBUS) || sigismember(&set, SIGSEGV);
+    if (worker ? !theirs || own : theirs) /* worker 0 is the caller, whose mask is its own */
+        atomic_fetch_add(&j->errors, 1);
+}
+
+static void workers_take_no_signals(void **state)
+{
+    (void)state;
+    struct job j = {.n_workers = 4};
+    sigset_t before, after;
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    assert_int_equal(kni_threads_open(&j.threads, 4), KN_OK);
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    for (int s = 1; s < 32; s++)
+        assert_int_equal(sigismember(&before, s), sigismember(&after, s));
+    kni_threads_run(j.threads, look_at_signals, &j);
+    assert_int_equal(atomic_load(&j.errors), 0);
+    kni_threads_close(&j.threads);
+}
+
 static void limits(void **state)
 {
     (void)state;
@@ -123,6 +152,6 @@ static void limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_worker_runs_once_a_fork), cmocka_unit_test(barriers_separate_phases),
-                                       cmocka_unit_test(sleepers_wake), cmocka_unit_test(limits)};
+                                       cmocka_unit_test(sleepers_wake), cmocka_unit_test(workers_take_no_signals), cmocka_unit_test(limits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
