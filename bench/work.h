@@ -22,7 +22,7 @@ struct kn_work {
 };
 
 /* Rows that are measured when none are named. */
-#define KN_WORK_DEFAULT "resident_7168,prefill_7168,decode_7168,prefill_4096,decode_4096,prefill_512,decode_512,decode_512_x8"
+#define KN_WORK_DEFAULT "prefill_512,prefill_4096,prefill_7168,decode_512,decode_4096,decode_7168,decode_512_x8,resident_7168"
 
 /* A name as above, 1 to 2^20 tokens. */
 bool kn_work_parse(const char *name, struct kn_work *work);

@@ -8,6 +8,7 @@
 
 #include <assert.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 
 /* Room for n more tokens of job; returns how many there is room for. */
@@ -48,7 +49,9 @@ static void build(struct kni_sched *s)
 static void take_logits(struct kni_sched *s, struct kni_job *job, const float *logits)
 {
     int32_t token = -1;
+    kni_alloc_forbid_begin();
     enum kn_stop_reason reason = s->opts.pick(s->opts.user, job, logits, &token);
+    kni_alloc_forbid_end();
     if (reason) {
         kni_sched_finish(s, job, reason, KN_OK);
         return;
@@ -80,7 +83,9 @@ bool kni_sched_run_batch(struct kni_sched *s)
                                             .logits = s->logits + (size_t)i * s->opts.n_vocab};
         n_tokens += n;
     }
+    kni_alloc_forbid_begin();
     enum kn_status status = kni_run_step(s->opts.run, s->items, s->n_batch);
+    kni_alloc_forbid_end();
     s->stats.n_steps++;
     s->stats.n_step_tokens += n_tokens;
     for (uint32_t i = 0; i < s->n_batch; i++) {

@@ -61,33 +61,6 @@ refused "--reference-level takes" bench quality --text x --reference-level sse9
 refused "--repeat takes" bench engine --repeat 2
 refused "--peer knows" bench engine --peer other
 
-# ---- a rival that is not there is said before anything is measured
-expect 1 "make bench-peers" "$bin" bench engine -m "$model" --peer llama.cpp
-expect 1 "peer_llamacpp.py is not there" "$bin" bench engine -m "$model" --peer llama.cpp --peer-python /bin/true --peer-script "$work/none.py"
-expect 1 "ended early" "$bin" bench engine -m "$model" --peer llama.cpp --peer-python /bin/true --rows prefill_16
-
-# ---- each kind of row, small; numbers are not judged, only that they are there
-expect 0 "" "$bin" bench engine -m "$model" --rows prefill_24,decode_24,decode_8_x3,resident_24 --decode 2 --repeat 1 --chunk 16 --json
-cp "$work/out" "$work/rows"
-[ "$(json "$work/rows" "[r['work'] for r in o['rows']]")" = '["prefill_24", "decode_24", "decode_8_x3", "resident_24"]' ] || fail "rows of bench engine"
-[ "$(json "$work/rows" "all(r['ours'] > 0 and r['floor'] > 0 and r['peer'] is None for r in o['rows'])")" = true ] || fail "values of bench engine"
-
-# ---- predictions beside the plain C kernels': close over a few tokens, and other weights are told apart
-text=$KN_SOURCE/README.md
-expect 1 "give a longer text" "$bin" bench quality -m "$model" --text "$text" --continue 900000
-expect 1 "No such file" "$bin" bench quality -m "$model" --text "$work/none.txt"
-expect 1 "missing.gguf" "$bin" bench quality -m "$model" --text "$text" --reference "$work/missing.gguf"
-expect 0 "" "$bin" bench quality -m "$model" --text "$text" --prefix 4 --continue 12 --steps 12,1 --json
-cp "$work/out" "$work/quality"
-[ "$(json "$work/quality" "[r['step_tokens'] for r in o['rows']]")" = "[12, 1]" ] || fail "rows of bench quality"
-[ "$(json "$work/quality" "all(0 <= r['mean_kl'] < 1e-3 and r['top1'] == 1 and 0 < r['max_logit_diff'] < 0.05 and abs(r['nll'] - r['nll_reference']) < 0.01 for r in o['rows'])")" = true ] || fail "values of bench quality"
-cp "$model" "$work/other.gguf"
-head -c 65536 /dev/zero | tr '\0' A | dd of="$work/other.gguf" bs=65536 seek=900 conv=notrunc status=none
-expect 1 "" "$bin" bench quality -m "$work/other.gguf" --reference "$model" --reference-level best --text "$text" --prefix 4 --continue 12 --steps 12 --json
-cp "$work/out" "$work/quality"
-[ "$(json "$work/quality" "[r['met'] for r in o['rows']]")" = "[false]" ] || fail "damaged weights are not noticed by bench quality"
-rm "$work/other.gguf"
-
 # ---- failed: status 1 and a sentence that says what to do
 expect 1 "make model" "$bin" run -p hello
 expect 1 "make model" "$bin" run -m "$work/missing.gguf" -p hello

@@ -3,7 +3,7 @@
 # shellcheck shell=bash disable=SC2034
 set -euo pipefail
 bin=${KN_BIN:?KN_BIN names the kinema program}
-model=${KN_MODEL:?KN_MODEL names the GGUF}
+model=${KN_MODEL:?names the GGUF of the tests: make model downloads it and prints its path}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0

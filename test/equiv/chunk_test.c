@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One prompt, one answer: whatever the size of prompt chunks, alone or beside others, with or without reuse of blocks, with
- * or without preemption, the greedy tokens are the same.
+ * One prompt, one answer: whatever the size of prompt chunks, the number of threads and the level of the kernels, alone or beside
+ * others, with or without reuse of blocks, with or without preemption, the greedy tokens are the same.
  *
  * Two models. The real one (KN_MODEL) must agree in every token. The tiny random one runs many more cases;
  * its logits are close together, so tokens may part where the two best differ by less than 0.02, which rounding of K and V
@@ -36,7 +36,7 @@ static struct kn_engine *engine_open(const struct rig *rig, struct kn_engine_opt
     struct kn_err err = {0};
     o.size = sizeof o;
     o.n_ctx = rig->n_ctx;
-    o.n_threads = 2;
+    o.n_threads = o.n_threads ? o.n_threads : 2;
     if (kn_engine_open(&e, rig->model, &o, &err))
         fail_msg("%s", err.text);
     return e;
@@ -82,6 +82,41 @@ static void chunk_sizes(struct rig *rig, const uint32_t *chunks, uint32_t n)
         snprintf(what, sizeof what, "chunks of %u", chunks[i]);
         compare(rig, &rig->want, &a, what);
         kn_engine_close(&e);
+    }
+}
+
+/* Two requests in one step each time, so that every kind of step is cut among the threads. */
+static void thread_counts(struct rig *rig)
+{
+    for (uint32_t n = 1; n <= 4; n += n == 1 ? 2 : 1) { /* 2: everything else here */
+        struct kn_answer a[2];
+        char what[48];
+        struct kn_engine *e = engine_open(rig, (struct kn_engine_opts){.n_threads = n, .prefill_chunk = 256, .no_prefix_cache = true});
+        struct kn_request *r[2] = {submit(rig, e, rig->prompt, rig->n_prompt, rig->n_new), submit(rig, e, rig->other, rig->n_other, rig->n_new)};
+        kn_bed_run(e, r, a, 2, rig->n_vocab);
+        snprintf(what, sizeof what, "%u threads", n);
+        compare(rig, &rig->want, &a[0], what);
+        compare(rig, &rig->want_other, &a[1], what);
+        kn_request_close(&r[0]);
+        kn_request_close(&r[1]);
+        kn_engine_close(&e);
+    }
+}
+
+/* Every level that the machine has below its best. */
+static void cpu_levels(struct rig *rig, enum kn_cpu_level lowest)
+{
+    for (enum kn_cpu_level level = lowest; level < KN_CPU_LEVEL_AVX512; level++) {
+        struct kn_answer a;
+        struct kn_engine_stats st;
+        struct kn_engine *e = engine_open(rig, (struct kn_engine_opts){.prefill_chunk = 256, .no_prefix_cache = true, .cpu_level_max_plus_1 = level + 1});
+        kn_engine_get_stats(e, &st);
+        assert_true(st.cpu_level <= level);
+        alone(rig, e, rig->prompt, rig->n_prompt, &a);
+        compare(rig, &rig->want, &a, level == KN_CPU_LEVEL_REF ? "reference kernels" : "AVX2 kernels");
+        kn_engine_close(&e);
+        if (st.cpu_level < level)
+            return; /* the machine has no more */
     }
 }
 
@@ -176,6 +211,10 @@ static void test_tiny(void **state)
         kn_bed_prompt(rig.other, N_PROMPT_MAX, 200 + seed);
         reference(&rig);
         chunk_sizes(&rig, chunks, sizeof chunks / sizeof *chunks);
+        if (seed < 2) { /* one with F32 and one with quantised weights */
+            thread_counts(&rig);
+            cpu_levels(&rig, KN_CPU_LEVEL_REF);
+        }
         for (uint32_t before = 0; before < 24; before += 5)
             batched(&rig, 64, before);
         for (uint32_t n = 17; n < 250; n += 29)
@@ -219,6 +258,8 @@ static void test_real(void **state)
     rig.n_other = (uint32_t)m;
     reference(&rig);
     chunk_sizes(&rig, chunks, sizeof chunks / sizeof *chunks);
+    thread_counts(&rig);
+    cpu_levels(&rig, KN_CPU_LEVEL_AVX2); /* the references: e2e/logits_test */
     batched(&rig, 256, 5);
     shared_prefix(&rig, 201, 201);
     preempted(&rig);

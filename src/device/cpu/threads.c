@@ -4,16 +4,21 @@
  * worker that sees a new generation with acquire order sees them. Each worker that is done increments `n_done` (release);
  * the caller waits for all (acquire), so the workers' writes are visible to it.
  *
- * Sleep: a worker that has spun in vain takes `lock`, counts itself in `n_asleep` and waits on `wake`; run() signals only
- * when somebody sleeps. The generation is read again under the lock, so no wake-up is lost.
+ * Sleep: a worker that has spun in vain counts itself in `n_asleep` and waits on the word `generation` itself (a futex: the
+ * kernel compares it with what the worker has seen before it sleeps, so no wake-up is lost); run() asks the kernel to wake only
+ * when somebody sleeps. No lock anywhere, so a step cannot wait for a thread that was suspended while it held one.
  */
 #include "device/cpu/threads.h"
 
 #include <assert.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/cpu.h"
@@ -27,6 +32,8 @@ struct worker {
     uint32_t index;
 };
 
+_Static_assert(sizeof(_Atomic uint32_t) == 4, "generation is a futex word");
+
 struct kni_threads {
     uint32_t n_threads, n_started; /* n_started: threads besides the caller */
     kni_threads_fn fn;             /* written before generation's release, read after its acquire */
@@ -34,8 +41,6 @@ struct kni_threads {
     bool quit;
     _Atomic uint32_t generation, n_done, n_asleep;
     _Atomic uint32_t barrier_count, barrier_phase;
-    pthread_mutex_t lock; /* guards sleeping only */
-    pthread_cond_t wake;
     struct worker *workers;
 };
 
@@ -54,14 +59,12 @@ static uint32_t wait_generation(struct kni_threads *t, uint32_t seen)
             return now;
         pause_cpu();
     }
-    pthread_mutex_lock(&t->lock);
-    /* seq_cst on n_asleep and generation pairs with run(): either it sees us asleep, or we see its generation. */
+    /* seq_cst on n_asleep and generation pairs with publish(): either it sees us asleep, or we see its generation. */
     atomic_fetch_add_explicit(&t->n_asleep, 1, memory_order_seq_cst);
     uint32_t now;
     while ((now = atomic_load_explicit(&t->generation, memory_order_seq_cst)) == seen)
-        pthread_cond_wait(&t->wake, &t->lock);
+        syscall(SYS_futex, &t->generation, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
     atomic_fetch_sub_explicit(&t->n_asleep, 1, memory_order_seq_cst);
-    pthread_mutex_unlock(&t->lock);
     return now;
 }
 
@@ -82,11 +85,8 @@ static void *work(void *arg)
 static void publish(struct kni_threads *t)
 {
     atomic_fetch_add_explicit(&t->generation, 1, memory_order_seq_cst);
-    if (atomic_load_explicit(&t->n_asleep, memory_order_seq_cst)) {
-        pthread_mutex_lock(&t->lock);
-        pthread_cond_broadcast(&t->wake);
-        pthread_mutex_unlock(&t->lock);
-    }
+    if (atomic_load_explicit(&t->n_asleep, memory_order_seq_cst))
+        syscall(SYS_futex, &t->generation, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 enum kn_status kni_threads_open(struct kni_threads **out, uint32_t n_threads)
@@ -100,8 +100,6 @@ enum kn_status kni_threads_open(struct kni_threads **out, uint32_t n_threads)
     if (!t)
         return KN_E_NOMEM;
     t->n_threads = n_threads;
-    pthread_mutex_init(&t->lock, NULL);
-    pthread_cond_init(&t->wake, NULL);
     t->workers = kni_calloc(KNI_ALLOC_TAG_MISC, sizeof *t->workers * n_threads, 0);
     enum kn_status status = t->workers ? KN_OK : KN_E_NOMEM;
     sigset_t before;
@@ -130,8 +128,6 @@ void kni_threads_close(struct kni_threads **threads)
     publish(t);
     for (uint32_t i = 1; i <= t->n_started; i++)
         pthread_join(t->workers[i].thread, NULL);
-    pthread_cond_destroy(&t->wake);
-    pthread_mutex_destroy(&t->lock);
     kni_free(t->workers);
     kni_free(t);
 }

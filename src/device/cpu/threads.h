@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A pool of compute threads that run one function together: fork, work, join. The caller is worker 0, so a pool of one
- * thread starts none. Workers spin for a few microseconds between jobs, then sleep on a condition variable: a decode step
- * forks some hundred times. No allocation in run. One owner thread calls run; no nesting. Workers take no signals
+ * thread starts none. Workers spin for a few microseconds between jobs, then sleep in the kernel: a decode step
+ * forks some hundred times. No allocation and no lock in run. One owner thread calls run; no nesting. Workers take no signals
  * but those that their own work raises, such as SIGBUS from a mapped file that has shrunk.
  */
 #ifndef KNI_DEVICE_CPU_THREADS_H

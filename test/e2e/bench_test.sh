@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The benchmarks as programs: rows, a rival played by a script that answers fixed times, quality against the references.
+# Speeds are not judged.
+# shellcheck source=test/e2e/e2e.sh
+. "$(dirname "${BASH_SOURCE[0]}")/e2e.sh"
+
+# ---- a rival that is not there is said before anything is measured
+expect 1 "make bench-peers" "$bin" bench engine -m "$model" --peer llama.cpp
+expect 1 "peer_llamacpp.py is not there" "$bin" bench engine -m "$model" --peer llama.cpp --peer-python /bin/true --peer-script "$work/none.py"
+expect 1 "ended early" "$bin" bench engine -m "$model" --peer llama.cpp --peer-python /bin/true --rows prefill_16
+
+# ---- each kind of row, small; numbers are not judged, only that they are there
+expect 0 "" "$bin" bench engine -m "$model" --rows prefill_24,decode_24,decode_8_x3,resident_24 --decode 2 --repeat 1 --chunk 16 --json
+cp "$work/out" "$work/rows"
+[ "$(json "$work/rows" "[r['work'] for r in o['rows']]")" = '["prefill_24", "decode_24", "decode_8_x3", "resident_24"]' ] || fail "rows of bench engine"
+[ "$(json "$work/rows" "all(r['ours'] > 0 and r['floor'] > 0 and r['peer'] is None for r in o['rows'])")" = true ] || fail "values of bench engine"
+
+# ---- predictions beside the plain C kernels': close over a few tokens, and other weights are told apart
+text=$KN_SOURCE/README.md
+expect 1 "give a longer text" "$bin" bench quality -m "$model" --text "$text" --continue 900000
+expect 1 "No such file" "$bin" bench quality -m "$model" --text "$work/none.txt"
+expect 1 "missing.gguf" "$bin" bench quality -m "$model" --text "$text" --reference "$work/missing.gguf"
+expect 0 "" "$bin" bench quality -m "$model" --text "$text" --prefix 4 --continue 12 --steps 12,1 --json
+cp "$work/out" "$work/quality"
+[ "$(json "$work/quality" "[r['step_tokens'] for r in o['rows']]")" = "[12, 1]" ] || fail "rows of bench quality"
+[ "$(json "$work/quality" "all(0 <= r['mean_kl'] < 1e-3 and r['top1'] == 1 and 0 < r['max_logit_diff'] < 0.05 and abs(r['nll'] - r['nll_reference']) < 0.01 for r in o['rows'])")" = true ] || fail "values of bench quality"
+cp "$model" "$work/other.gguf"
+head -c 65536 /dev/zero | tr '\0' A | dd of="$work/other.gguf" bs=65536 seek=900 conv=notrunc status=none
+expect 1 "" "$bin" bench quality -m "$work/other.gguf" --reference "$model" --reference-level best --text "$text" --prefix 4 --continue 12 --steps 12 --json
+cp "$work/out" "$work/quality"
+[ "$(json "$work/quality" "[r['met'] for r in o['rows']]")" = "[false]" ] || fail "damaged weights are not noticed by bench quality"
+rm "$work/other.gguf"
+
+# ---- a rival with known times: with flash attention 1 s a prompt and 2 s for decodes, without 2 s and 1.9 s
+cat >"$work/fake.py" <<'END'
+import argparse, json, sys
+p = argparse.ArgumentParser()
+for name in ("model", "threads", "flash", "tokens"):
+    p.add_argument("--" + name, required=True)
+a = p.parse_args()
+tokens = [int(word) for word in open(a.tokens).read().split()]
+on = a.flash == "on"
+print(json.dumps({"version": "fake", "system": a.threads}), flush=True)
+for line in sys.stdin:
+    order, *n = line.split()
+    n = [int(x) for x in n]
+    answer = {}
+    if order == "prefill":
+        answer["seconds"] = 1 if on else 2
+    elif order == "decode":
+        answer["seconds"] = 2 if on else 1.9
+    elif order == "memory":
+        answer = {"resident": 11000000000 if on else 6000000000, "peak": 12000000000, "before": 1000000000}
+    elif order == "context":
+        assert n[0] >= 8 + 2 and len(tokens) >= 24 + 7, (n, tokens)
+    print(json.dumps(answer), flush=True)
+    with open(__file__ + ".orders", "a") as log:
+        log.write(a.flash + " " + line)
+END
+expect 0 "bench" "$bin" bench engine -m "$model" --rows prefill_24,decode_24,decode_8_x3,resident_24 --decode 2 --repeat 3 -t 1 --json \
+  --peer llama.cpp --peer-python "$(command -v python3)" --peer-script "$work/fake.py"
+cp "$work/out" "$work/rows"
+mv "$work/fake.py.orders" "$work/orders"
+value() { json "$work/rows" "$1"; }
+[ "$(value "[o['peer'], o['peer_system'], o['repeat']]")" = '["fake", "1", 3]' ] || fail "who the rival is"
+[ "$(value "[r['peer'] for r in o['rows']]")" = "[24.0, 1.05263158, 3.15789474, 5000000000.0]" ] || fail "the rival's values: $(value "[r['peer'] for r in o['rows']]")"
+[ "$(value "[r['peer_flash_attention'] for r in o['rows']]")" = "[true, false, false, false]" ] || fail "the better mode"
+[ "$(value "[len(r['peer_runs']) for r in o['rows'][:3]]")" = "[3, 3, 3]" ] || fail "repetitions of the better mode"
+[ "$(value "[len(r['peer_other_mode_runs']) for r in o['rows'][:3]]")" = "[1, 3, 3]" ] || fail "a mode that cannot win is not repeated"
+[ "$(value "all(len(r['ours_runs']) == 3 for r in o['rows'][:3])")" = true ] || fail "our repetitions"
+[ "$(value "all(abs(r['ratio'] / (r['ours'] / r['peer'] if r['unit'] == 'tok/s' else r['peer'] / r['ours']) - 1) < 1e-6 for r in o['rows'])")" = true ] || fail "ratios"
+[ "$(grep -c '^on prefill 24$' "$work/orders")" = 4 ] || fail "prompts with flash attention: one warms up, three count" # 24 tokens warm up too
+[ "$(grep -c '^off prefill 24$' "$work/orders")" = 2 ] || fail "prompts without: one warms up, one counts"
+[ "$(grep -c '^off decode 24 2$' "$work/orders")" = 3 ] || fail "decodes without flash attention"
+# rows with a target
+sed 's/1 if on else 2$/1e6/' "$work/fake.py" >"$work/slow.py"
+expect 0 " 2.00   yes " "$bin" bench engine -m "$model" --rows prefill_512 --decode 1 --repeat 1 --peer llama.cpp --peer-python "$(command -v python3)" \
+  --peer-script "$work/slow.py"
+finish
