@@ -21,7 +21,7 @@
 
 #define TILE_ROWS 192u
 #define TILE_TOKENS_MAX 64u
-#define STRIP 24u           /* rows; a multiple of those of a gemm tile */
+#define STRIP 96u            /* rows; a multiple of those of a gemm tile */
 #define FOLD_ROWS 32u
 #define AHEAD_VALUES 3072u /* 6 kB: further ahead they leave the first cache again */
 

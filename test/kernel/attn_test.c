@@ -6,6 +6,9 @@
  * that absolute error, and the weighted mean of values up to 2 rounds n_keys more times: 2e-5 covers it with d up to 256;
  * measured maxima are near 1e-6.
  */
+#include <sys/mman.h>
+
+#include "bench.h"
 #include "check.h"
 
 #define BUDGET 2e-5
@@ -287,22 +290,78 @@ static void zero_queries_average_the_values(void **state)
     }
 }
 
+/* Bytes that this thread reads a second, and multiply-adds that it makes, counted as two operations each. */
+static double read_peak(const uint64_t *data, size_t n)
+{
+    double s;
+    uint64_t sum[8] = {0};
+    BENCH_SECONDS(s, for (size_t k = 0; k + 8 <= n; k += 8) for (size_t l = 0; l < 8; l++) sum[l] += data[k + l]);
+    volatile uint64_t sink = sum[0] ^ sum[1] ^ sum[2] ^ sum[3] ^ sum[4] ^ sum[5] ^ sum[6] ^ sum[7];
+    (void)sink;
+    return (double)n * 8 / s;
+}
+
+static double fma_peak(void)
+{
+    double s = 1, flops = 0;
+    float sink = 0;
+    (void)sink;
+#if defined(__x86_64__)
+    if (check_tables[1].cpu_flags & KNI_CPU_FLAG_AVX2) {
+        uint64_t made = 0;
+        bool wide = check_tables[1].cpu_flags & KNI_CPU_FLAG_AVX512;
+        BENCH_SECONDS(s, made = (wide ? kn_probe_fma_avx512 : kn_probe_fma_avx2)(1000000, &sink));
+        flops = 2.0 * (double)made;
+    }
+#endif
+    return flops / s;
+}
+
+/* Three KV heads of three query heads, in a pool larger than the caches: one token at the end of all of it, layer by layer, and
+ * the last tile of a prompt of 4096. */
+static void bench_shape(int v, enum kn_kv_type type, uint32_t d, double flops)
+{
+    enum { N_POS = 4096, GROUP = 3, HEADS = 3 };
+    struct kni_kv_layout l = {.n_layer = 1920 / d, .n_kv_head = HEADS, .d_head = d, .type = type};
+    size_t bytes = N_POS / 16 * kni_kv_block_bytes(&l), huge = (size_t)2 << 20;
+    uint16_t *base = aligned_alloc(huge, (bytes + huge - 1) / huge * huge);
+    uint32_t table[N_POS / 16], rows = HEADS * GROUP;
+    float *q = floats((size_t)64 * rows * d), *out = floats((size_t)64 * rows * d), *part = floats(kni_attn_part_floats(rows, d));
+    float *scratch = floats(kni_attn_scratch_floats(GROUP, d, HEADS));
+    double s;
+    assert_non_null(base);
+    madvise(base, bytes, MADV_HUGEPAGE); /* as the pool does */
+    for (size_t i = 0; i < bytes / 2; i++)
+        base[i] = (uint16_t)(0x3000 | (rnd() & 0x8fff));
+    for (uint32_t i = 0; i < N_POS / 16; i++)
+        table[i] = i;
+    fill(q, (size_t)64 * rows * d, PATTERN_RANDOM);
+    struct kni_kv_view kv = {.layout = l, .base = base, .block_ids = table, .n_blocks = N_POS / 16};
+    struct kni_attn_args a = {.kernels = &check_tables[v], .kv = &kv, .n_heads = HEADS, .group = GROUP, .scale = 1.0f / sqrtf((float)d), .q = q,
+        .ldq = (size_t)rows * d, .out = out, .ldo = (size_t)rows * d, .n_tokens = 1, .first_pos = N_POS - 1, .scratch = scratch};
+    double peak = read_peak((const uint64_t *)(const void *)base, bytes / 8);
+    BENCH_SECONDS(s, a.layer = (a.layer + 1) % l.n_layer; for (uint32_t key = 0; key < N_POS; key += KNI_ATTN_PART_KEYS) kni_attn_part(&a, key, KNI_ATTN_PART_KEYS, part));
+    double rate = (double)bytes / l.n_layer / s;
+    printf("%s %s d %3u: decode %5.2f GB/s of K and V, %3.0f %% of plain reading (%.1f); ", check_names[v], type ? "bf16" : "f16", d, rate * 1e-9, 100 * rate / peak, peak * 1e-9);
+    a.n_tokens = kni_attn_tile_tokens(GROUP);
+    a.first_pos = N_POS - a.n_tokens;
+    BENCH_SECONDS(s, kni_attn_tile(&a));
+    rate = 4.0 * a.n_tokens * (N_POS - a.n_tokens / 2) * GROUP * d / s;
+    printf("tile at %u keys %5.1f GFLOP/s, %3.0f %% of multiply-adds alone (%.1f)\n", N_POS, rate * 1e-9, flops > 0 ? 100 * rate / flops : 0, flops * 1e-9);
+    free(base);
+    guarded_check_free(q);
+    guarded_check_free(out);
+    guarded_check_free(part);
+    guarded_check_free(scratch);
+}
+
 static void bench(void)
 {
-    for (int v = 0; v < 2; v++)
-        for (int type = 0; type < 2; type++) {
-            struct fixture f;
-            double s;
-            make(&f, (enum kn_kv_type)type, 64, 3, 4096, 2);
-            struct kni_attn_args a = args(&f, v, 4096 - 64, 64, f.out);
-            if (v) {
-                BENCH_SECONDS(s, kni_attn_tile(&a));
-                printf("%s %s tile of 64 tokens at 4096: %.1f GFLOP/s\n", check_names[v], type ? "bf16" : "f16", 4.0 * 64 * 4064 * 3 * 64 / s * 1e-9);
-            }
-            BENCH_SECONDS(s, parts(&f, v, 4095));
-            printf("%s %s decode at 4096: %.2f GB/s of K and V\n", check_names[v], type ? "bf16" : "f16", 4096.0 * 64 * 4 / s * 1e-9);
-            drop(&f);
-        }
+    static const uint32_t wide[] = {64, 128, 256};
+    double flops = fma_peak();
+    for (int type = 0; type < 2; type++)
+        for (int i = 0; i < 3; i++)
+            bench_shape(1, (enum kn_kv_type)type, wide[i], flops);
 }
 
 int main(int argc, char **argv)

@@ -289,6 +289,30 @@ static void bench_silu(const struct kni_kernels *k, float *y, const float *x, ui
     k->act_mul[KNI_ACT_SILU](y, x, n);
 }
 
+/* K of a block into a panel: bit for bit. */
+static void panels_have_the_same_bits(void **state)
+{
+    (void)state;
+    static const uint32_t ds[] = {1, 4, 8, 12, 16, 24, 64, 80, 100, 256};
+    for (int v = 0; v < 2; v++)
+        for (unsigned i = 0; i < 10; i++)
+            for (int type = 0; type < 2; type++) {
+                uint32_t d = ds[i];
+                uint16_t *src = guarded(16 * d * sizeof *src);
+                float *panel = floats(16 * d);
+                for (uint32_t j = 0; j < 16 * d; j++)
+                    src[j] = (uint16_t)(rnd() & 0xbbff); /* finite, denormals too */
+                check_tables[v].pack16_half[type](panel, src, d);
+                for (uint32_t c = 0; c < d; c++)
+                    for (uint32_t j = 0; j < 16; j++) {
+                        float one = type ? kni_bf16_to_f32(src[j * d + c]) : kni_f16_to_f32(src[j * d + c]);
+                        assert_memory_equal(&panel[c * 16 + j], &one, sizeof one);
+                    }
+                guarded_check_free(src);
+                guarded_check_free(panel);
+            }
+}
+
 static void bench(void)
 {
     enum { N = 4096 };
@@ -328,7 +352,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm_is_right), cmocka_unit_test(rope_is_right), cmocka_unit_test(exp_keeps_its_bound), cmocka_unit_test(silu_is_right), cmocka_unit_test(gelu_is_right),
         cmocka_unit_test(softmax_tiles_are_right), cmocka_unit_test(softmax_of_nothing_but_minus_infinity), cmocka_unit_test(scale_is_right),
-        cmocka_unit_test(conversions_have_the_same_bits),
+        cmocka_unit_test(conversions_have_the_same_bits), cmocka_unit_test(panels_have_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
