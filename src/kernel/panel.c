@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/half.h"
+#include "base/le.h"
 #include "kernel/dequant.h"
 
 #define COLS KNI_PANEL_COLS
@@ -58,21 +59,6 @@ uint32_t kni_panels_count(const struct kni_panels *p)
 
 /* ---- packing */
 
-static uint16_t u16_at(const uint8_t *p)
-{
-    return (uint16_t)(p[0] | p[1] << 8);
-}
-
-static uint32_t u32_at(const uint8_t *p)
-{
-    return (uint32_t)u16_at(p) | (uint32_t)u16_at(p + 2) << 16;
-}
-
-static void put16(uint8_t *p, uint16_t v)
-{
-    memcpy(p, &v, 2);
-}
-
 /* The 32 integers of block b of a row, without offset, as unsigned (Q8_0: the bits of the signed byte). */
 static void block_values(enum kni_dtype type, const uint8_t *row, uint32_t b, uint8_t q[32])
 {
@@ -89,8 +75,8 @@ static void block_values(enum kni_dtype type, const uint8_t *row, uint32_t b, ui
     case KNI_DTYPE_Q5_1:
         p = row + (size_t)b * (type == KNI_DTYPE_Q5_0 ? 22 : 24) + (type == KNI_DTYPE_Q5_0 ? 2 : 4);
         for (unsigned i = 0; i < 16; i++) {
-            q[i] = (uint8_t)((p[4 + i] & 15) | (u32_at(p) >> i & 1) << 4);
-            q[i + 16] = (uint8_t)(p[4 + i] >> 4 | (u32_at(p) >> (i + 16) & 1) << 4);
+            q[i] = (uint8_t)((p[4 + i] & 15) | (kni_le32_get(p) >> i & 1) << 4);
+            q[i + 16] = (uint8_t)(p[4 + i] >> 4 | (kni_le32_get(p) >> (i + 16) & 1) << 4);
         }
         break;
     case KNI_DTYPE_Q8_0: memcpy(q, row + (size_t)b * 34 + 2, 32); break;
@@ -115,15 +101,24 @@ static void block_values(enum kni_dtype type, const uint8_t *row, uint32_t b, ui
     }
 }
 
+/* Of bytes e0 o0 e1 o1 e2 o2 e3 o3, each below 16: e0..e3 as the nibbles of the low half, o0..o3 as those of the high half. */
+static uint32_t nibble_word(const uint8_t q[8])
+{
+    uint64_t v = kni_le64_get(q), even = v & 0x000f000f000f000fu, odd = v >> 8 & 0x000f000f000f000fu;
+    even |= even >> 12; /* 4 bits apart in pairs, then the pairs together */
+    odd |= odd >> 12;
+    return (uint32_t)((even & 0xff) | (even >> 24 & 0xff00) | (odd & 0xff) << 16 | (odd >> 8 & 0xff000000u));
+}
+
 static void put_values(enum kni_panel_values values, const uint8_t q[32], uint32_t col, uint8_t *dst)
 {
     uint32_t word[12] = {0};
     if (values == KNI_PANEL_VALUES_BYTE) {
-        for (unsigned i = 0; i < 32; i++) /* pair (2s, 2s + 1) in the two halves; even steps low, odd steps high */
-            word[i / 4] |= (uint32_t)q[i] << (i % 2 * 16 + i / 2 % 2 * 8);
+        for (unsigned i = 0; i < 8; i++) /* pair (2s, 2s + 1) in the two halves; even steps low, odd steps high */
+            word[i] = q[4 * i] | (uint32_t)q[4 * i + 2] << 8 | (uint32_t)q[4 * i + 1] << 16 | (uint32_t)q[4 * i + 3] << 24;
     } else {
-        for (unsigned i = 0; i < 32; i++)
-            word[i / 8] |= (uint32_t)(q[i] & 15) << (i % 2 * 16 + i / 2 % 4 * 4);
+        for (unsigned i = 0; i < 4; i++)
+            word[i] = nibble_word(q + 8 * i);
         if (values == KNI_PANEL_VALUES_NIBBLE1)
             for (unsigned i = 0; i < 32; i++)
                 word[4] |= (uint32_t)(q[i] >> 4) << (i % 2 * 16 + i / 2);
@@ -133,7 +128,7 @@ static void put_values(enum kni_panel_values values, const uint8_t q[32], uint32
     }
     static const uint8_t n_words[] = {[KNI_PANEL_VALUES_NIBBLE] = 4, [KNI_PANEL_VALUES_NIBBLE1] = 5, [KNI_PANEL_VALUES_NIBBLE2] = 6, [KNI_PANEL_VALUES_BYTE] = 8};
     for (unsigned i = 0; i < n_words[values]; i++)
-        memcpy(dst + (i * COLS + col) * 4, &word[i], 4);
+        kni_le32_put(dst + (i * COLS + col) * 4, word[i]);
 }
 
 static void put_scales(enum kni_dtype type, const uint8_t *row, uint32_t b, uint32_t col, uint8_t *dst)
@@ -143,20 +138,20 @@ static void put_scales(enum kni_dtype type, const uint8_t *row, uint32_t b, uint
     uint32_t j = b % 8;
     switch (forms[type].scales) {
     case KNI_PANEL_SCALES_NONE: break;
-    case KNI_PANEL_SCALES_D: put16(dst + (size_t)b * 32 + 2 * col, u16_at(p)); break;
+    case KNI_PANEL_SCALES_D: kni_le16_put(dst + (size_t)b * 32 + 2 * col, kni_le16_get(p)); break;
     case KNI_PANEL_SCALES_DM:
-        put16(dst + (size_t)b * 64 + 2 * col, u16_at(p));
-        put16(dst + (size_t)b * 64 + 32 + 2 * col, u16_at(p + 2));
+        kni_le16_put(dst + (size_t)b * 64 + 2 * col, kni_le16_get(p));
+        kni_le16_put(dst + (size_t)b * 64 + 32 + 2 * col, kni_le16_get(p + 2));
         break;
     case KNI_PANEL_SCALES_K:
         dst += (size_t)(b / 8) * 320;
-        put16(dst + 2 * col, u16_at(p));
-        put16(dst + 32 + 2 * col, u16_at(p + 2));
+        kni_le16_put(dst + 2 * col, kni_le16_get(p));
+        kni_le16_put(dst + 32 + 2 * col, kni_le16_get(p + 2));
         kni_dequant_k_scale(p + 4, j, &dst[64 + 32 * j + col], &dst[64 + 32 * j + 16 + col]);
         break;
     case KNI_PANEL_SCALES_K6:
         dst += (size_t)(b / 8) * 288;
-        put16(dst + 2 * col, u16_at(p + 208));
+        kni_le16_put(dst + 2 * col, kni_le16_get(p + 208));
         dst[32 + 32 * j + col] = p[192 + 2 * j];
         dst[32 + 32 * j + 16 + col] = p[192 + 2 * j + 1];
     }
@@ -190,7 +185,7 @@ void kni_panel_pack(const struct kni_panels *p, uint32_t panel, const void *src,
 
 static float half_at(const uint8_t *p)
 {
-    return kni_f16_to_f32(u16_at(p));
+    return kni_f16_to_f32(kni_le16_get(p));
 }
 
 void kni_panel_scales_ref(const struct kni_panels *p, const uint8_t *panel, uint32_t block0, uint32_t n_blocks, float *d, float *m)
@@ -227,13 +222,13 @@ void kni_panel_values_ref(const struct kni_panels *p, const uint8_t *panel, uint
             uint32_t half = i % 2 * 16, step = i / 2;
             int v;
             if (f->values == KNI_PANEL_VALUES_BYTE) {
-                v = (int8_t)(u32_at(src + (step / 2 * COLS + c) * 4) >> (half + step % 2 * 8));
+                v = (int8_t)(kni_le32_get(src + (step / 2 * COLS + c) * 4) >> (half + step % 2 * 8));
             } else {
-                v = (int)(u32_at(src + (step / 4 * COLS + c) * 4) >> (half + step % 4 * 4) & 15);
+                v = (int)(kni_le32_get(src + (step / 4 * COLS + c) * 4) >> (half + step % 4 * 4) & 15);
                 if (f->values == KNI_PANEL_VALUES_NIBBLE1)
-                    v |= (int)(u32_at(src + (4 * COLS + c) * 4) >> (half + step) & 1) << 4;
+                    v |= (int)(kni_le32_get(src + (4 * COLS + c) * 4) >> (half + step) & 1) << 4;
                 if (f->values == KNI_PANEL_VALUES_NIBBLE2)
-                    v |= (int)(u32_at(src + ((4 + step / 8) * COLS + c) * 4) >> (half + step % 8 * 2) & 3) << 4;
+                    v |= (int)(kni_le32_get(src + ((4 + step / 8) * COLS + c) * 4) >> (half + step % 8 * 2) & 3) << 4;
             }
             out[(step * COLS + c) * 2 + i % 2] = (int16_t)(v - f->offset);
         }

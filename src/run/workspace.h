@@ -18,7 +18,7 @@
 #include "run/weights.h"
 
 #define KNI_RUN_SPLIT_ITEMS 16u /* up to so many decodes are split over their keys; more keep all workers busy unsplit */
-#define KNI_RUN_TILE_ROWS 256u  /* rows of a worker's tile of up-projections or logits; weights are dequantised once for them */
+#define KNI_RUN_TILE_ROWS 256u  /* rows of a worker's tile of up-projections or logits; weights are unpacked once for them */
 #define KNI_RUN_LOGIT_COLS 256u /* columns of logits that a worker takes at a time when rows are few */
 #define KNI_RUN_FEW_ROWS 8u    /* up to so many rows each worker normalises and quantises all for itself: cheaper than a barrier */
 #define KNI_RUN_COLS 32u       /* columns of other products: two panels, and one block of the next product's input */

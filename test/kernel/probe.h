@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What one thread of the machine can do at best, for --bench: bytes read from memory, and float multiply-adds from registers.
- * Written with vectors of the compiler; the attribute lets it use the processor's. Best of several tries.
+ * Best of several tries; 0 or so where no such code is at hand.
  */
 #ifndef KN_TEST_KERNEL_PROBE_H
 #define KN_TEST_KERNEL_PROBE_H
@@ -14,25 +14,30 @@
 #define PROBE_TARGET(t) __attribute__((noinline))
 #endif
 
-typedef float probe_vec __attribute__((vector_size(32)));
-typedef float probe_wide __attribute__((vector_size(64)));
 typedef long long probe_ints __attribute__((vector_size(32)));
 
-/* 12 independent chains: enough for two units with a latency of 4 or 5. */
-#define PROBE_FMA(name, vec, insn, reg)                                                                                       \
-    static void name(long n)                                                                                                  \
-    {                                                                                                                         \
-        vec a[12], x;                                                                                                         \
-        memset(a, 0, sizeof a);                                                                                               \
-        memset(&x, 0, sizeof x);                                                                                              \
-        for (long i = 0; i < n; i++)                                                                                          \
-            for (int j = 0; j < 12; j++)                                                                                      \
-                __asm__ volatile(insn " %1, %1, %0" : "+" reg(a[j]) : reg(x));                                                \
-    }
-
 #if defined(__x86_64__)
-PROBE_TARGET("avx2,fma") PROBE_FMA(probe_fma_avx2, probe_vec, "vfmadd231ps", "x")
-PROBE_TARGET("avx512f") PROBE_FMA(probe_fma_avx512, probe_wide, "vfmadd231ps", "v")
+/* 12 independent chains, enough for two units with a latency of 4 or 5, in registers by name: the compiler may not choose. */
+#define PROBE_EACH(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3) X(r, 4) X(r, 5) X(r, 6) X(r, 7) X(r, 8) X(r, 9) X(r, 10) X(r, 11)
+#define PROBE_ZERO(r, i) "vxorps %%xmm" #i ", %%xmm" #i ", %%xmm" #i "\n\t"
+#define PROBE_STEP(r, i) "vfmadd231ps %%" #r "mm12, %%" #r "mm12, %%" #r "mm" #i "\n\t"
+#define PROBE_CLOBBER "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12"
+#define PROBE_FMA(r)                                                                             \
+    __asm__ volatile(PROBE_EACH(PROBE_ZERO, r) PROBE_ZERO(r, 12) "1:\n\t" PROBE_EACH(PROBE_STEP, r) \
+                     "dec %0\n\tjnz 1b"                                                          \
+                     : "+r"(n)                                                                   \
+                     :                                                                           \
+                     : PROBE_CLOBBER, "cc")
+
+PROBE_TARGET("avx2,fma") static void probe_fma_avx2(long n)
+{
+    PROBE_FMA(y);
+}
+
+PROBE_TARGET("avx512f") static void probe_fma_avx512(long n)
+{
+    PROBE_FMA(z);
+}
 
 PROBE_TARGET("avx2") static long long probe_read(const probe_ints *p, size_t n)
 {
@@ -50,7 +55,8 @@ PROBE_TARGET("avx2") static long long probe_read(const probe_ints *p, size_t n)
 static inline double probe_fma_gflops(void)
 {
     double s = 1;
-    long n = 10000, lanes = 8;
+    const long n = 10000;
+    long lanes = 8;
 #if defined(__x86_64__)
     uint32_t flags = kni_cpu_flags_all();
     if (flags & KNI_CPU_FLAG_AVX512) {

@@ -51,7 +51,7 @@
                          : "x"(w0), "x"(w1), "m"(*(const int32_t *)(const void *)(p)));                                \
     } while (0)
 
-#include "kernel/x86/qgemm_body.h"
+#include "kernel/x86/qgemm_body.inc"
 
 static int32_t sum16(__m256i q)
 {

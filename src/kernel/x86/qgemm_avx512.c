@@ -46,5 +46,5 @@
         __asm__ volatile("" : "+v"(a)); /* integer sums may be reordered, and gcc would, until registers run out */ \
     } while (0)
 
-#include "kernel/x86/qgemm_body.h"
+#include "kernel/x86/qgemm_body.inc"
 #endif
