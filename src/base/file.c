@@ -33,6 +33,15 @@ enum kn_status kni_file_map_open(struct kni_file_map *out, const char *path, str
     return status;
 }
 
+void kni_file_map_release(const struct kni_file_map *map, const void *at, size_t n_bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), from = (size_t)at, to = from + n_bytes, end = (size_t)map->data + map->n_bytes;
+    from = (from + page - 1) & ~(page - 1);
+    to = to == end ? to : to & ~(page - 1); /* the file's last page may be a part of one */
+    if (to > from)
+        madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 void kni_file_map_close(struct kni_file_map *map)
 {
     if (map->data)

@@ -9,10 +9,10 @@
  *     panel 0: columns 0..15          panel 1: columns 16..31
  *     [k rows, ldb apart][16]         the same, panel_stride floats further
  *
- * so one layout covers a packed weight panel (ldb 16, panel_stride 16 * k) and a plain row-major matrix (ldb = its row
+ * so one layout covers a packed weight panel of a float type (ldb 16, panel_stride 16 * k) and a plain row-major matrix (ldb = its row
  * length, panel_stride 16). A is row-major and is read by broadcasts; it needs no packing.
  *
- * Why not the BLAS: weights are dequantised right into panels, so the packing is not done twice, and each element of C is
+ * Why not the BLAS: it would pack both sides at every call, and each element of C is
  * one chain of multiply-adds over k in ascending order, whatever m is: a prompt gives the same bits for every chunk size
  * that goes this way. Measured against sgemm in doc/speed-log.md.
  *

@@ -18,10 +18,10 @@ static void fill_ref(struct kni_kernels *k)
     k->exp = kni_exp_ref;
     k->gemm = kni_gemm_ref;
     k->pack16 = kni_pack16_ref;
-    for (unsigned i = 0; i < KNI_KERNELS_N_DTYPE; i++) {
+    k->quantise = kni_quantise_ref;
+    k->qgemm = kni_qgemm_ref;
+    for (unsigned i = 0; i < KNI_KERNELS_N_DTYPE; i++)
         k->dequant[i] = kni_dtype_get_info(i) ? kni_dequant_ref_of((enum kni_dtype)i) : NULL;
-        k->gemv[i] = k->dequant[i] ? kni_gemv_ref : NULL;
-    }
     k->to_half[KN_KV_TYPE_F16] = kni_to_f16_ref;
     k->to_half[KN_KV_TYPE_BF16] = kni_to_bf16_ref;
     k->from_half[KN_KV_TYPE_F16] = kni_from_f16_ref;
@@ -52,12 +52,8 @@ static void fill_avx2(struct kni_kernels *k)
     k->dequant[KNI_DTYPE_Q8_0] = kni_dequant_q8_0_avx2;
     k->dequant[KNI_DTYPE_F16] = kni_dequant_f16_avx2;
     k->dequant[KNI_DTYPE_BF16] = kni_dequant_bf16_avx2;
-    for (unsigned i = 0; i < KNI_KERNELS_N_DTYPE; i++)
-        if (k->gemv[i])
-            k->gemv[i] = kni_gemv_any_avx2;
-    k->gemv[KNI_DTYPE_Q4_0] = kni_gemv_q4_0_avx2;
-    k->gemv[KNI_DTYPE_Q4_1] = kni_gemv_q4_1_avx2;
-    k->gemv[KNI_DTYPE_Q8_0] = kni_gemv_q8_0_avx2;
+    k->quantise = kni_quantise_avx2;
+    k->qgemm = kni_qgemm_avx2;
     k->to_half[KN_KV_TYPE_F16] = kni_to_f16_avx2;
     k->to_half[KN_KV_TYPE_BF16] = kni_to_bf16_avx2;
     k->from_half[KN_KV_TYPE_F16] = kni_from_f16_avx2;
@@ -71,12 +67,13 @@ static void fill_avx2(struct kni_kernels *k)
 }
 
 /* On top of AVX2. */
-static void fill_avx512(struct kni_kernels *k)
+static void fill_avx512(struct kni_kernels *k, uint32_t cpu_flags)
 {
     k->attn_score16[KN_KV_TYPE_F16] = kni_attn_score16_f16_avx512;
     k->attn_score16[KN_KV_TYPE_BF16] = kni_attn_score16_bf16_avx512;
     k->attn_mix16[KN_KV_TYPE_F16] = kni_attn_mix16_f16_avx512;
     k->attn_mix16[KN_KV_TYPE_BF16] = kni_attn_mix16_bf16_avx512;
+    k->qgemm = cpu_flags & KNI_CPU_FLAG_AVX512_VNNI ? kni_qgemm_vnni_avx512 : kni_qgemm_avx512;
 }
 #endif
 
@@ -89,8 +86,8 @@ void kni_kernels_init(struct kni_kernels *k, uint32_t cpu_flags)
         fill_avx2(k);
         k->cpu_flags |= KNI_CPU_FLAG_AVX2;
         if (cpu_flags & KNI_CPU_FLAG_AVX512) {
-            fill_avx512(k);
-            k->cpu_flags |= KNI_CPU_FLAG_AVX512;
+            fill_avx512(k, cpu_flags);
+            k->cpu_flags |= cpu_flags & (KNI_CPU_FLAG_AVX512 | KNI_CPU_FLAG_AVX512_VNNI);
         }
     }
 #else

@@ -13,8 +13,8 @@
 #include "kernel/convert.h"
 #include "kernel/dequant.h"
 #include "kernel/gemm.h"
-#include "kernel/gemv.h"
 #include "kernel/norm.h"
+#include "kernel/qgemm.h"
 #include "kernel/rope.h"
 #include "kernel/softmax.h"
 
@@ -33,7 +33,8 @@ struct kni_kernels {
     kni_exp_fn exp;
     kni_gemm_fn gemm;
     kni_pack16_fn pack16;
-    kni_gemv_fn gemv[KNI_KERNELS_N_DTYPE];
+    kni_quantise_fn quantise;
+    kni_qgemm_fn qgemm;
     kni_dequant_fn dequant[KNI_KERNELS_N_DTYPE];
     kni_to_half_fn to_half[KNI_KERNELS_N_KV_TYPE];
     kni_from_half_fn from_half[KNI_KERNELS_N_KV_TYPE];

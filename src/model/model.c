@@ -158,6 +158,7 @@ enum kn_status kn_model_open(struct kn_model **out, const struct kn_model_opts *
     if (!m)
         return kni_err_set(err, KN_E_NOMEM, "%s: out of memory", opts->path);
     atomic_store_explicit(&m->n_refs, 1, memory_order_relaxed);
+    pthread_mutex_init(&m->packed_lock, NULL);
     kni_arena_init(&m->arena, KNI_ALLOC_TAG_MODEL, 0);
     enum kn_status status = kni_file_map_open(&m->file, opts->path, &file_err);
     if (status == KN_E_FORMAT)
@@ -187,6 +188,9 @@ void kn_model_close(struct kn_model **model)
     /* Release pairs with the acquire of whoever drops the last reference: all uses happen before the memory goes. */
     if (atomic_fetch_sub_explicit(&m->n_refs, 1, memory_order_acq_rel) != 1)
         return;
+    if (m->packed)
+        m->packed_close(m->packed);
+    pthread_mutex_destroy(&m->packed_lock);
     kni_tokenizer_fini(m->tokenizer);
     kni_arena_fini(&m->arena);
     kni_file_map_close(&m->file);

@@ -6,6 +6,7 @@
 #ifndef KNI_MODEL_MODEL_H
 #define KNI_MODEL_MODEL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/arena.h"
@@ -74,6 +75,9 @@ struct kn_model {
     struct kni_hparams hparams;
     const struct kni_tensor *tok_embd, *output_norm, *output; /* output == tok_embd when tied */
     struct kni_layer *layers;                                  /* n_layer */
+    pthread_mutex_t packed_lock; /* guards the two below */
+    void *packed;                /* the weights as the kernels want them, made by the first run: run/weights.h */
+    void (*packed_close)(void *packed);
 };
 
 /* A reference of the caller's own, dropped by kn_model_close; returns model. Any thread. */

@@ -9,6 +9,9 @@
  * What a layer has is in struct kni_layer, filled by its architecture; here stands no architecture's name. A layer with a
  * window keeps all K and V like any other: the pool's layout is the same for all layers.
  *
+ * Inputs of matrix products are quantised where they arise, if their length is a whole number of blocks: h after its norm, attention's
+ * output before o, silu(gate) * up column by column.
+ *
  * Row-wise phases are split statically. Matrix and attention phases are cut into units that do not depend on the number of
  * workers, and workers take the next unit from a counter: the machine's other load then costs less than a static split
  * would, and results are the same for any number of workers. With few rows (decoding) each worker normalises all rows for
@@ -26,8 +29,9 @@ struct worker {
     struct kni_run *run;
     uint32_t index, n_workers;
     float *scratch; /* kernels' */
-    float *tile;    /* [KNI_RUN_TILE_ROWS][KNI_LINEAR_COLS] or [KNI_GEMV_MAX_ROWS][KNI_RUN_LOGIT_COLS] */
-    float *h;       /* [KNI_GEMV_MAX_ROWS][n_embd]: own normalised rows */
+    float *tile;    /* [KNI_RUN_TILE_ROWS][KNI_RUN_COLS] or [KNI_RUN_FEW_ROWS][KNI_RUN_LOGIT_COLS] */
+    float *h;       /* [KNI_RUN_FEW_ROWS][n_embd]: own normalised rows */
+    struct kni_xblock *hq; /* [KNI_RUN_FEW_ROWS][n_in / 32]: own quantised rows */
 };
 
 static bool take(struct worker *w, uint32_t counter, uint32_t n_units, uint32_t *unit)
@@ -50,12 +54,7 @@ static uint32_t share(const struct worker *w, uint32_t n, uint32_t which)
 
 static bool is_small(const struct kni_run *r)
 {
-    return r->n_rows <= KNI_GEMV_MAX_ROWS;
-}
-
-static uint32_t cols_of(const struct kni_run *r)
-{
-    return is_small(r) ? KNI_RUN_GEMV_COLS : KNI_LINEAR_COLS;
+    return r->n_rows <= KNI_RUN_FEW_ROWS;
 }
 
 static uint32_t units_of(uint32_t n, uint32_t each)
@@ -88,42 +87,76 @@ static void embed(struct worker *w)
     }
 }
 
+/* Rows of a product's input in both forms; blocks is NULL when n_in is not a whole number of them: then no weight is quantised. */
+struct input {
+    const float *x;
+    const struct kni_xblock *blocks;
+};
+
+static void quantise_rows(const struct worker *w, struct kni_xblock *dst, const float *x, uint32_t n_in, uint32_t first, uint32_t end)
+{
+    uint32_t n = n_in / KNI_PANEL_BLOCK;
+    if (n_in % KNI_PANEL_BLOCK == 0)
+        w->run->kernels.quantise(dst + (size_t)first * n, x + (size_t)first * n_in, (size_t)(end - first) * n);
+}
+
+static struct input input_of(const float *x, const struct kni_xblock *blocks, uint32_t n_in)
+{
+    return (struct input){.x = x, .blocks = n_in % KNI_PANEL_BLOCK ? NULL : blocks};
+}
+
 /* Normalised rows of x: the worker's own copy when rows are few, otherwise shared, behind a barrier. */
-static const float *normalise(struct worker *w, const struct kni_tensor *norm)
+static struct input normalise(struct worker *w, const struct kni_tensor *norm)
 {
     struct kni_run *r = w->run;
     const struct kni_hparams *hp = &r->model->hparams;
     bool small = is_small(r);
     float *h = small ? w->h : r->h;
+    struct kni_xblock *hq = small ? w->hq : r->xq;
     uint32_t first = small ? 0 : share(w, r->n_rows, 0), end = small ? r->n_rows : share(w, r->n_rows, 1);
     for (uint32_t i = first; i < end; i++) {
         size_t at = (size_t)i * hp->n_embd;
         r->kernels.rmsnorm(h + at, r->x + at, vector(norm), hp->n_embd, hp->rms_eps);
     }
+    quantise_rows(w, hq, h, hp->n_embd, first, end);
     if (!small)
         barrier(w);
-    return h;
+    return input_of(h, hq, hp->n_embd);
 }
 
-static void linear(struct worker *w, const struct kni_tensor *m, const float *x, uint32_t unit, uint32_t cols, float *y, bool accumulate)
+/* Attention's output, the same way. */
+static struct input attended(struct worker *w)
 {
-    uint32_t n_out = (uint32_t)m->ne[1], col0 = unit * cols;
-    kni_linear(&(struct kni_linear_args){.kernels = &w->run->kernels, .w = m, .x = x, .ldx = (size_t)m->ne[0], .n_rows = w->run->n_rows,
-        .few = is_small(w->run), .col0 = col0, .n_cols = n_out - col0 < cols ? n_out - col0 : cols, .y = y + col0, .ldy = n_out, .accumulate = accumulate,
+    struct kni_run *r = w->run;
+    uint32_t n_in = r->model->hparams.n_head * r->model->hparams.d_head;
+    bool small = is_small(r);
+    struct kni_xblock *blocks = small ? w->hq : r->xq;
+    quantise_rows(w, blocks, r->q, n_in, small ? 0 : share(w, r->n_rows, 0), small ? r->n_rows : share(w, r->n_rows, 1));
+    if (!small)
+        barrier(w);
+    return input_of(r->q, blocks, n_in);
+}
+
+/* Columns unit * KNI_RUN_COLS on of the first n_rows rows. y is the element (row 0, column 0). */
+static void linear(struct worker *w, const struct kni_panels *m, struct input in, uint32_t unit, float *y, bool accumulate)
+{
+    uint32_t col0 = unit * KNI_RUN_COLS;
+    kni_linear(&(struct kni_linear_args){.kernels = &w->run->kernels, .w = m, .x = in.x, .xq = in.blocks, .n_rows = w->run->n_rows, .col0 = col0,
+        .n_cols = m->n_out - col0 < KNI_RUN_COLS ? m->n_out - col0 : KNI_RUN_COLS, .y = y + col0, .ldy = m->n_out, .accumulate = accumulate,
         .scratch = w->scratch});
 }
 
-static void project_qkv(struct worker *w, const struct kni_layer *layer, const float *h, uint32_t counter)
+static void project_qkv(struct worker *w, const struct kni_layer_panels *layer, struct input h, uint32_t counter)
 {
     struct kni_run *r = w->run;
-    uint32_t cols = cols_of(r), unit, n_q = units_of((uint32_t)layer->wq->ne[1], cols), n_k = units_of((uint32_t)layer->wk->ne[1], cols);
+    uint32_t unit, n_q = units_of(layer->wq.n_out, KNI_RUN_COLS), n_k = units_of(layer->wk.n_out, KNI_RUN_COLS);
     while (take(w, counter, n_q + 2 * n_k, &unit)) {
         if (unit < n_q)
-            linear(w, layer->wq, h, unit, cols, r->q, false);
+            linear(w, &layer->wq, h, unit, r->q, false);
         else if (unit < n_q + n_k)
-            linear(w, layer->wk, h, unit - n_q, cols, r->k, false);
+            linear(w, &layer->wk, h, unit - n_q, r->k, false);
         else
-            linear(w, layer->wv, h, unit - n_q - n_k, cols, r->v, false);
+            linear(w, &layer->wv, h, unit - n_q - n_k, r->v, false);
     }
 }
 
@@ -232,31 +265,38 @@ static void attend(struct worker *w, uint32_t layer, uint32_t counter)
     }
 }
 
-/* ff = act(gate) * up for some columns: up stays in a tile of the worker. */
-static void gate_up(struct worker *w, const struct kni_layer *layer, const float *h, uint32_t counter)
+/* ff = act(gate) * up for some columns, and their block of the quantised form: up stays in a tile of the worker. */
+static struct input gate_up(struct worker *w, const struct kni_layer_panels *layer, struct input h, uint32_t counter)
 {
     struct kni_run *r = w->run;
-    uint32_t n_embd = r->model->hparams.n_embd, n_ff = r->model->hparams.n_ff, cols = cols_of(r), unit;
-    while (take(w, counter, units_of(n_ff, cols), &unit)) {
-        uint32_t col0 = unit * cols, n_cols = n_ff - col0 < cols ? n_ff - col0 : cols;
-        linear(w, layer->w_gate, h, unit, cols, r->ff, false);
+    uint32_t n_embd = r->model->hparams.n_embd, n_ff = r->model->hparams.n_ff, unit;
+    struct input out = input_of(r->ff, r->ffq, n_ff);
+    while (take(w, counter, units_of(n_ff, KNI_RUN_COLS), &unit)) {
+        uint32_t col0 = unit * KNI_RUN_COLS, n_cols = n_ff - col0 < KNI_RUN_COLS ? n_ff - col0 : KNI_RUN_COLS;
+        linear(w, &layer->w_gate, h, unit, r->ff, false);
         for (uint32_t row = 0; row < r->n_rows; row += KNI_RUN_TILE_ROWS) {
             uint32_t n = r->n_rows - row < KNI_RUN_TILE_ROWS ? r->n_rows - row : KNI_RUN_TILE_ROWS;
-            kni_linear(&(struct kni_linear_args){.kernels = &r->kernels, .w = layer->w_up, .x = h + (size_t)row * n_embd, .ldx = n_embd,
-                .n_rows = n, .few = is_small(r), .col0 = col0, .n_cols = n_cols, .y = w->tile, .ldy = n_cols, .scratch = w->scratch});
-            for (uint32_t i = 0; i < n; i++)
-                r->kernels.act_mul[r->model->hparams.act](r->ff + (size_t)(row + i) * n_ff + col0, w->tile + (size_t)i * n_cols, n_cols);
+            kni_linear(&(struct kni_linear_args){.kernels = &r->kernels, .w = &layer->w_up, .x = h.x + (size_t)row * n_embd,
+                .xq = h.blocks ? h.blocks + (size_t)row * (n_embd / KNI_PANEL_BLOCK) : NULL, .n_rows = n, .col0 = col0, .n_cols = n_cols, .y = w->tile,
+                .ldy = n_cols, .scratch = w->scratch});
+            for (uint32_t i = 0; i < n; i++) {
+                float *ff = r->ff + (size_t)(row + i) * n_ff + col0;
+                r->kernels.act_mul[r->model->hparams.act](ff, w->tile + (size_t)i * n_cols, n_cols);
+                if (out.blocks)
+                    r->kernels.quantise(r->ffq + (size_t)(row + i) * (n_ff / KNI_PANEL_BLOCK) + unit, ff, 1);
+            }
         }
     }
+    return out;
 }
 
 /* x += norm(x_in * m), or without a norm x += x_in * m. */
-static void add_linear(struct worker *w, const struct kni_tensor *m, const struct kni_tensor *norm, const float *x_in, uint32_t counter)
+static void add_linear(struct worker *w, const struct kni_panels *m, const struct kni_tensor *norm, struct input in, uint32_t counter)
 {
     struct kni_run *r = w->run;
-    uint32_t unit, cols = cols_of(r), n_embd = (uint32_t)m->ne[1];
-    while (take(w, counter, units_of(n_embd, cols), &unit))
-        linear(w, m, x_in, unit, cols, norm ? r->h : r->x, !norm);
+    uint32_t unit, n_embd = m->n_out;
+    while (take(w, counter, units_of(n_embd, KNI_RUN_COLS), &unit))
+        linear(w, m, in, unit, norm ? r->h : r->x, !norm);
     barrier(w);
     if (!norm)
         return;
@@ -279,19 +319,22 @@ static void logits(struct worker *w, uint32_t counter)
 {
     struct kni_run *r = w->run;
     const struct kni_hparams *hp = &r->model->hparams;
-    uint32_t n_embd = hp->n_embd, n_vocab = (uint32_t)r->model->output->ne[1], unit;
-    for (uint32_t i = share(w, r->n_outs, 0); i < share(w, r->n_outs, 1); i++)
+    const struct kni_panels *output = &r->weights->output;
+    uint32_t n_embd = hp->n_embd, n_vocab = output->n_out, unit, first = share(w, r->n_outs, 0), end = share(w, r->n_outs, 1);
+    for (uint32_t i = first; i < end; i++)
         r->kernels.rmsnorm(r->h + (size_t)i * n_embd, r->x + (size_t)r->out_row[i] * n_embd, vector(r->model->output_norm), n_embd,
                            hp->rms_eps);
+    quantise_rows(w, r->xq, r->h, n_embd, first, end);
     barrier(w);
-    bool few = r->n_outs <= KNI_GEMV_MAX_ROWS;
-    uint32_t cols = few ? KNI_RUN_LOGIT_COLS : KNI_LINEAR_COLS;
+    struct input in = input_of(r->h, r->xq, n_embd);
+    uint32_t cols = r->n_outs <= KNI_RUN_FEW_ROWS ? KNI_RUN_LOGIT_COLS : KNI_RUN_COLS;
     while (take(w, counter, units_of(n_vocab, cols), &unit)) {
         uint32_t col0 = unit * cols, n_cols = n_vocab - col0 < cols ? n_vocab - col0 : cols;
         for (uint32_t row = 0; row < r->n_outs; row += KNI_RUN_TILE_ROWS) {
             uint32_t n = r->n_outs - row < KNI_RUN_TILE_ROWS ? r->n_outs - row : KNI_RUN_TILE_ROWS;
-            kni_linear(&(struct kni_linear_args){.kernels = &r->kernels, .w = r->model->output, .x = r->h + (size_t)row * n_embd,
-                .ldx = n_embd, .n_rows = n, .few = few, .col0 = col0, .n_cols = n_cols, .y = w->tile, .ldy = n_cols, .scratch = w->scratch});
+            kni_linear(&(struct kni_linear_args){.kernels = &r->kernels, .w = output, .x = in.x + (size_t)row * n_embd,
+                .xq = in.blocks ? in.blocks + (size_t)row * (n_embd / KNI_PANEL_BLOCK) : NULL, .n_rows = n, .col0 = col0, .n_cols = n_cols,
+                .y = w->tile, .ldy = n_cols, .scratch = w->scratch});
             for (uint32_t i = 0; i < n; i++) {
                 cap(w->tile + (size_t)i * n_cols, n_cols, hp->logit_softcap);
                 memcpy(r->out_logits[row + i] + col0, w->tile + (size_t)i * n_cols, n_cols * sizeof(float));
@@ -305,23 +348,25 @@ void kni_run_forward(void *arg, uint32_t index, uint32_t n_workers)
     struct kni_run *r = arg;
     struct worker w = {.run = r, .index = index, .n_workers = n_workers, .scratch = r->scratch + index * r->scratch_floats};
     w.tile = w.scratch + r->scratch_floats - r->tile_floats;
-    w.h = w.tile - (size_t)KNI_GEMV_MAX_ROWS * r->model->hparams.n_embd;
+    w.h = w.tile - (size_t)KNI_RUN_FEW_ROWS * r->model->hparams.n_embd;
+    w.hq = (struct kni_xblock *)(void *)(w.h - r->own_blocks * (sizeof *w.hq / sizeof(float)));
     kni_alloc_forbid_begin();
     embed(&w);
     barrier(&w);
     uint32_t counter = 0;
     for (uint32_t l = 0; l < r->model->hparams.n_layer; l++, counter += KNI_RUN_PHASES) {
         const struct kni_layer *layer = &r->model->layers[l];
-        project_qkv(&w, layer, normalise(&w, layer->attn_norm), counter);
+        const struct kni_layer_panels *panels = &r->weights->layers[l];
+        project_qkv(&w, panels, normalise(&w, layer->attn_norm), counter);
         barrier(&w);
         rotate_and_store(&w, layer, l);
         barrier(&w);
         attend(&w, l, counter + 1);
         barrier(&w);
-        add_linear(&w, layer->wo, layer->attn_post_norm, r->q, counter + 2);
-        gate_up(&w, layer, normalise(&w, layer->ffn_norm), counter + 3);
+        add_linear(&w, &panels->wo, layer->attn_post_norm, attended(&w), counter + 2);
+        struct input ff = gate_up(&w, panels, normalise(&w, layer->ffn_norm), counter + 3);
         barrier(&w);
-        add_linear(&w, layer->w_down, layer->ffn_post_norm, r->ff, counter + 4);
+        add_linear(&w, &panels->w_down, layer->ffn_post_norm, ff, counter + 4);
     }
     if (r->n_outs)
         logits(&w, counter);

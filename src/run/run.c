@@ -53,6 +53,8 @@ static void lay_out(struct kni_run *r, struct bump *b)
     r->k = piece(b, rows * hp->n_kv_head * d, f);
     r->v = piece(b, rows * hp->n_kv_head * d, f);
     r->ff = piece(b, rows * hp->n_ff, f);
+    r->xq = piece(b, rows * (max_size(hp->n_embd, hp->n_head * d) / KNI_PANEL_BLOCK), sizeof *r->xq);
+    r->ffq = piece(b, rows * (hp->n_ff / KNI_PANEL_BLOCK), sizeof *r->ffq);
     r->cos_rows = piece(b, hp->n_ropes * rows * (hp->rope_dim / 2), f);
     r->sin_rows = piece(b, hp->n_ropes * rows * (hp->rope_dim / 2), f);
     r->counters = piece(b, (size_t)hp->n_layer * KNI_RUN_PHASES + 1, sizeof *r->counters);
@@ -66,10 +68,12 @@ static void lay_out(struct kni_run *r, struct bump *b)
     r->parts = piece(b, r->n_parts_all * part_floats, f);
 
     size_t n_in_max = max_size(hp->n_ff, max_size(hp->n_embd, hp->n_head * d));
-    size_t work = max_size(kni_linear_scratch_floats((uint32_t)n_in_max), kni_attn_scratch_floats(r->group, hp->d_head, hp->n_kv_head));
-    size_t tile = max_size(KNI_RUN_TILE_ROWS * KNI_LINEAR_COLS, KNI_GEMV_MAX_ROWS * KNI_RUN_LOGIT_COLS);
+    size_t work = max_size(kni_linear_scratch_bytes() / f, kni_attn_scratch_floats(r->group, hp->d_head, hp->n_kv_head));
+    size_t tile = max_size(KNI_RUN_TILE_ROWS * KNI_RUN_COLS, KNI_RUN_FEW_ROWS * KNI_RUN_LOGIT_COLS);
     r->tile_floats = (max_size(tile, 2 * part_floats) + 15) & ~(size_t)15;
-    r->scratch_floats = ((work + (size_t)KNI_GEMV_MAX_ROWS * hp->n_embd + 15) & ~(size_t)15) + r->tile_floats;
+    r->own_blocks = KNI_RUN_FEW_ROWS * (n_in_max / KNI_PANEL_BLOCK);
+    size_t own = KNI_RUN_FEW_ROWS * (size_t)hp->n_embd + r->own_blocks * (sizeof *r->xq / f);
+    r->scratch_floats = ((work + own + 15) & ~(size_t)15) + r->tile_floats;
     r->scratch = piece(b, r->n_workers * r->scratch_floats, f);
 }
 
@@ -88,6 +92,10 @@ enum kn_status kni_run_open(struct kni_run **out, const struct kni_run_opts *o, 
         (unsigned)o->kv_type >= KNI_KERNELS_N_KV_TYPE)
         return kni_err_set(err, KN_E_ARG, "run: max_tokens %u, max_logits %u, n_ctx %u (at most %u) or kv_type %d is out of range", o->max_tokens,
                            o->max_logits, o->n_ctx, N_CTX_MAX, (int)o->kv_type);
+    const struct kni_weights *weights;
+    enum kn_status status = kni_weights_get(&weights, o->model, o->threads, err);
+    if (status != KN_OK)
+        return status;
     size_t bytes = kni_run_workspace_bytes(o);
     struct bump b = {.base = bytes ? kni_calloc(KNI_ALLOC_TAG_SCRATCH, bytes, 64) : NULL};
     if (!b.base)
@@ -95,6 +103,7 @@ enum kn_status kni_run_open(struct kni_run **out, const struct kni_run_opts *o, 
     struct kni_run *r = (struct kni_run *)(void *)b.base;
     r->opts = *o;
     r->model = o->model;
+    r->weights = weights;
     lay_out(r, &b);
     const struct kni_hparams *hp = &o->model->hparams;
     r->layout = (struct kni_kv_layout){.n_layer = hp->n_layer, .n_kv_head = hp->n_kv_head, .d_head = hp->d_head, .type = o->kv_type};

@@ -3,7 +3,7 @@
  * What a run holds: one allocation, laid out here, shared by run.c (open, checks, plan) and forward.c (the layers).
  * T = max_tokens, W = workers.
  *
- *     struct kni_run | frequencies | x h q k v ff [T][..] | rope tables [T] | counters | row, output and unit lists | partials | W scratches
+ *     struct kni_run | frequencies | x h q k v ff, xq ffq [T][..] | rope tables [T] | counters | row, output and unit lists | partials | W scratches
  *
  * Owner thread: the one that steps; workers read it between fork and join and write the parts that they took.
  */
@@ -15,12 +15,14 @@
 #include "kernel/kernels.h"
 #include "run/linear.h"
 #include "run/run.h"
+#include "run/weights.h"
 
 #define KNI_RUN_SPLIT_ITEMS 16u /* up to so many decodes are split over their keys, the longest ones */
 #define KNI_RUN_SPLIT_PARTS 1024u /* parts of all of them, or of one if it has more */
-#define KNI_RUN_TILE_ROWS 256u  /* rows of a worker's tile of up-projections or logits; weights are dequantised once for them */
+#define KNI_RUN_TILE_ROWS 256u  /* rows of a worker's tile of up-projections or logits; weights are unpacked once for them */
 #define KNI_RUN_LOGIT_COLS 256u /* columns of logits that a worker takes at a time when rows are few */
-#define KNI_RUN_GEMV_COLS 32u
+#define KNI_RUN_FEW_ROWS 8u    /* up to so many rows each worker normalises and quantises all for itself: cheaper than a barrier */
+#define KNI_RUN_COLS 32u       /* columns of other products: two panels, and one block of the next product's input */
 #define KNI_RUN_PHASES 5u /* shared-out phases of a layer: one counter each */
 
 /* A piece of attention work: a tile of a prompt, for one KV head, or some keys of a decode, for n_kv_head / n_splits heads. */
@@ -34,6 +36,7 @@ struct kni_run_unit {
 struct kni_run {
     struct kni_run_opts opts;
     const struct kn_model *model;
+    const struct kni_weights *weights; /* the model's */
     struct kni_kernels kernels;
     struct kni_kv_layout layout;
     uint32_t n_workers, group, n_parts_all;
@@ -43,10 +46,12 @@ struct kni_run {
     float *q;     /* [T][n_head * d_head]; attention replaces it by its output */
     float *k, *v; /* [T][n_kv_head * d_head] */
     float *ff;    /* [T][n_ff] */
+    struct kni_xblock *xq;      /* [T][max of n_embd, n_head * d_head, / 32]: h, then attention's output, quantised */
+    struct kni_xblock *ffq;     /* [T][n_ff / 32] */
     float *cos_rows, *sin_rows; /* [n_ropes][T][rope_dim / 2] */
     float *parts;               /* [n_parts_all][n_splits] partials of n_kv_head / n_splits heads each */
     float *scratch;             /* [W][scratch_floats] */
-    size_t scratch_floats, tile_floats;
+    size_t scratch_floats, tile_floats, own_blocks;
     _Atomic uint32_t *counters; /* [n_layer * KNI_RUN_PHASES + 1] next unit of each phase, zeroed before the fork */
 
     /* The plan of the running step, written before the fork. */

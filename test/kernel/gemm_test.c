@@ -4,6 +4,8 @@
 
 #include <cblas.h>
 
+#include "probe.h"
+
 /* Budget: each of the k additions and products may round once, relative to the magnitudes: (k + 1) * eps * sum |a b|. */
 static void check_gemm(const struct kni_kernels *k, const char *name, uint32_t m, uint32_t n, uint32_t kk, bool packed, bool accumulate, enum pattern p)
 {
@@ -90,6 +92,7 @@ static void bench(void)
 {
     static const uint32_t shapes[][3] = {{256, 48, 576}, {256, 48, 768}, {32, 48, 576}, {192, 128, 64}, {192, 64, 128}, {9, 48, 576}};
     openblas_set_num_threads(1);
+    printf("peak of one thread: %.1f GFLOP/s\n", probe_fma_gflops());
     for (unsigned i = 0; i < 6; i++) {
         uint32_t m = shapes[i][0], n = shapes[i][1], k = shapes[i][2];
         float *a = floats((size_t)m * k), *b = floats((size_t)n * k), *c = floats((size_t)m * n);
