@@ -206,6 +206,24 @@ static void workspace_is_exact_and_linear(void **state)
     drop(&f);
 }
 
+/* Runs of one model share its packed weights: the second allocates none, and they outlive the runs. */
+static void runs_share_packed_weights(void **state)
+{
+    (void)state;
+    struct fixture f;
+    make(&f, &(struct kn_tiny_opts){.type = KNI_DTYPE_Q4_1}, 2, 64);
+    struct kni_run_opts o = {.model = f.model, .threads = f.threads, .max_tokens = 8, .max_logits = 1, .n_ctx = N_CTX};
+    uint64_t before = kni_alloc_get_stats(KNI_ALLOC_TAG_MODEL).current_bytes;
+    struct kni_run *run;
+    const void *packed = f.model->packed;
+    assert_non_null(packed); /* the fixture's run made them */
+    assert_int_equal(kni_run_open(&run, &o, NULL), KN_OK);
+    assert_ptr_equal(f.model->packed, packed);
+    kni_run_close(&run);
+    assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_MODEL).current_bytes, before);
+    drop(&f);
+}
+
 /* All ways to cut a prompt agree; the logits of every row are those of the row when it comes last. */
 static void chunks_agree(void **state)
 {
@@ -354,7 +372,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_arguments_write_nothing), cmocka_unit_test(open_checks_its_arguments), cmocka_unit_test(workspace_is_exact_and_linear),
-        cmocka_unit_test(chunks_agree), cmocka_unit_test(decodes_do_not_depend_on_the_plan), cmocka_unit_test(a_big_batch_agrees_with_single_items), cmocka_unit_test(types_and_levels_agree),
+        cmocka_unit_test(runs_share_packed_weights), cmocka_unit_test(chunks_agree), cmocka_unit_test(decodes_do_not_depend_on_the_plan),
+        cmocka_unit_test(a_big_batch_agrees_with_single_items), cmocka_unit_test(types_and_levels_agree),
         cmocka_unit_test(odd_head_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
