@@ -200,6 +200,34 @@ static void parts_have_the_bits_of_tiles(void **state)
             }
 }
 
+/* AVX-512 gives the bits of AVX2: every sum is the same chain. */
+static void wider_vectors_give_the_same_bits(void **state)
+{
+    (void)state;
+    if (!(check_tables[1].cpu_flags & KNI_CPU_FLAG_AVX512))
+        skip();
+    struct kni_kernels avx2;
+    kni_kernels_init(&avx2, KNI_CPU_FLAG_AVX2);
+    static const uint32_t sizes[] = {8, 24, 40, 64, 72, 128, 256};
+    for (unsigned i = 0; i < 7; i++)
+        for (uint32_t group = 1; group <= 9; group++)
+            for (int type = 0; type < 2; type++) {
+                struct fixture f;
+                make(&f, (enum kn_kv_type)type, sizes[i], group, 205, 2);
+                size_t n = kni_attn_part_floats(group, sizes[i]);
+                float *part[2] = {floats(n), floats(n)};
+                for (int v = 0; v < 2; v++) {
+                    struct kni_attn_args a = args(&f, 1, 204, 1, f.out);
+                    a.kernels = v ? &check_tables[1] : &avx2;
+                    kni_attn_part(&a, 0, 205, part[v]);
+                }
+                assert_memory_equal(part[0], part[1], n * sizeof(float));
+                guarded_check_free(part[0]);
+                guarded_check_free(part[1]);
+                drop(&f);
+            }
+}
+
 /* A window of every size around the limits of blocks and tiles: whole blocks before it are of no sequence (poisoned here),
  * older keys of its first block have no weight. */
 static void windows_are_right(void **state)
@@ -371,6 +399,6 @@ int main(int argc, char **argv)
         return 0;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(tiles_are_right), cmocka_unit_test(every_position_at_one_shape), cmocka_unit_test(tiles_do_not_depend_on_the_chunk),
-        cmocka_unit_test(parts_are_right), cmocka_unit_test(parts_have_the_bits_of_tiles), cmocka_unit_test(windows_are_right), cmocka_unit_test(soft_caps_are_right), cmocka_unit_test(extreme_scores), cmocka_unit_test(zero_queries_average_the_values)};
+        cmocka_unit_test(parts_are_right), cmocka_unit_test(parts_have_the_bits_of_tiles), cmocka_unit_test(wider_vectors_give_the_same_bits), cmocka_unit_test(windows_are_right), cmocka_unit_test(soft_caps_are_right), cmocka_unit_test(extreme_scores), cmocka_unit_test(zero_queries_average_the_values)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
