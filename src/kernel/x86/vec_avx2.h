@@ -89,14 +89,18 @@ static inline __m256 vec_exp_softmax(__m256 x)
     return _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23)));
 }
 
+/* 16 bytes at low, 16 at high. */
+static inline __m256i vec_rows(const uint16_t *low, const uint16_t *high)
+{
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)low)), _mm_loadu_si128((const __m128i *)(const void *)high), 1);
+}
+
 /* 16 rows, ld apart, of 8 values of 16 bits become 8 vectors: c[i] holds value i of rows 0..7 in its low half, of rows 8..15 in
  * its high half. */
 static inline __attribute__((always_inline)) void vec_transpose16(const uint16_t *p, size_t ld, __m256i c[8])
 {
-#define ROW2(t) _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(p + (t) * ld))), \
-                                        _mm_loadu_si128((const __m128i *)(const void *)(p + ((t) + 8) * ld)), 1)
-    __m256i r0 = ROW2(0), r1 = ROW2(1), r2 = ROW2(2), r3 = ROW2(3), r4 = ROW2(4), r5 = ROW2(5), r6 = ROW2(6), r7 = ROW2(7);
-#undef ROW2
+    __m256i r0 = vec_rows(p, p + 8 * ld), r1 = vec_rows(p + ld, p + 9 * ld), r2 = vec_rows(p + 2 * ld, p + 10 * ld), r3 = vec_rows(p + 3 * ld, p + 11 * ld);
+    __m256i r4 = vec_rows(p + 4 * ld, p + 12 * ld), r5 = vec_rows(p + 5 * ld, p + 13 * ld), r6 = vec_rows(p + 6 * ld, p + 14 * ld), r7 = vec_rows(p + 7 * ld, p + 15 * ld);
     __m256i a0 = _mm256_unpacklo_epi16(r0, r1), a1 = _mm256_unpackhi_epi16(r0, r1), a2 = _mm256_unpacklo_epi16(r2, r3), a3 = _mm256_unpackhi_epi16(r2, r3);
     __m256i a4 = _mm256_unpacklo_epi16(r4, r5), a5 = _mm256_unpackhi_epi16(r4, r5), a6 = _mm256_unpacklo_epi16(r6, r7), a7 = _mm256_unpackhi_epi16(r6, r7);
     __m256i b0 = _mm256_unpacklo_epi32(a0, a2), b1 = _mm256_unpackhi_epi32(a0, a2), b2 = _mm256_unpacklo_epi32(a1, a3), b3 = _mm256_unpackhi_epi32(a1, a3);
