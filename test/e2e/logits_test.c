@@ -185,9 +185,8 @@ static void f16_whole(void **state) { (void)state; check_chunk("f16", KN_KV_TYPE
 static void bf16_chunk_256(void **state) { (void)state; check_chunk("bf16", KN_KV_TYPE_BF16, 256, 0, 0.5); }
 
 /* All prompts in one batch: chunks and decodes of three sequences share steps. */
-static void f16_batched(void **state)
+static void check_batched(void)
 {
-    (void)state;
     open_run(KN_KV_TYPE_F16, 80);
     uint32_t at[N_PROMPTS] = {0}, n_out[N_PROMPTS] = {0}, left = N_PROMPTS;
     int32_t next[N_PROMPTS];
@@ -235,9 +234,9 @@ static void bits_do_not_depend_on_threads_or_chunks(void **state)
 {
     (void)state;
     const struct prompt *p = &prompts[1];
-    static const uint32_t chunks[] = {256, 48, 5}, n_threads[] = {2, 1, 3};
+    static const uint32_t chunks[] = {256, 48, 5, 1}, n_threads[] = {2, 1, 3, 4};
     float *first = NULL;
-    for (unsigned c = 0; c < 3; c++) {
+    for (unsigned c = 0; c < 4; c++) {
         float *logits = malloc(n_vocab * sizeof *logits);
         kni_threads_close(&threads);
         assert_int_equal(kni_threads_open(&threads, n_threads[c]), KN_OK);
@@ -263,16 +262,42 @@ static void bits_do_not_depend_on_threads_or_chunks(void **state)
     assert_int_equal(kni_threads_open(&threads, 2), KN_OK);
 }
 
-/* References only, and every level between them and the machine's best. Fewer greedy tokens: references are slow. */
+static void f16_batched(void **state)
+{
+    (void)state;
+    check_batched();
+}
+
+/* The same 64 tokens for every number of threads, more of them than processors too. */
+static void every_thread_count(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 4; n++) {
+        if (n == 2)
+            continue; /* all other tests */
+        kni_threads_close(&threads);
+        assert_int_equal(kni_threads_open(&threads, n), KN_OK);
+        check_batched();
+    }
+    kni_threads_close(&threads);
+    assert_int_equal(kni_threads_open(&threads, 2), KN_OK);
+}
+
+/* References only, and every set of flags between them and the machine's best. Fewer greedy tokens: references are slow. */
 static void every_cpu_level(void **state)
 {
     (void)state;
-    uint32_t all = kni_cpu_flags_all(), masks[] = {0, KNI_CPU_FLAG_AVX2, KNI_CPU_FLAG_AVX2 | KNI_CPU_FLAG_AVX512};
-    for (unsigned i = 0; i < 3; i++) {
+    const uint32_t avx512 = KNI_CPU_FLAG_AVX2 | KNI_CPU_FLAG_AVX512;
+    const uint32_t all = kni_cpu_flags_all(), masks[] = {0, KNI_CPU_FLAG_AVX2, avx512, avx512 | KNI_CPU_FLAG_AVX512_VNNI, avx512 | KNI_CPU_FLAG_AVX512_BF16};
+    for (unsigned i = 0; i < sizeof masks / sizeof *masks; i++) {
         if ((all & masks[i]) != masks[i] || masks[i] == all)
             continue;
         kni_cpu_set_mask(masks[i]);
-        check_chunk(kni_cpu_level_name(masks[i]), KN_KV_TYPE_F16, 256, masks[i] ? 16 : 4, 0.05);
+        print_message("flags %#x\n", masks[i]);
+        if (masks[i])
+            check_batched();
+        else
+            check_chunk(kni_cpu_level_name(masks[i]), KN_KV_TYPE_F16, 256, 8, 0.05);
         kni_cpu_set_mask(UINT32_MAX);
     }
 }
@@ -282,7 +307,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(f16_chunk_256), cmocka_unit_test(f16_whole), cmocka_unit_test(f16_chunk_7), cmocka_unit_test(f16_chunk_1),
         cmocka_unit_test(f16_batched),   cmocka_unit_test(bf16_chunk_256), cmocka_unit_test(bits_do_not_depend_on_threads_or_chunks),
-        cmocka_unit_test(every_cpu_level),
+        cmocka_unit_test(every_thread_count), cmocka_unit_test(every_cpu_level),
     };
     return cmocka_run_group_tests_name("logits", tests, setup, teardown);
 }
