@@ -8,8 +8,8 @@
  */
 #include <sys/mman.h>
 
-#include "bench.h"
 #include "check.h"
+#include "probe.h"
 
 #define BUDGET 2e-5
 
@@ -318,7 +318,7 @@ static void zero_queries_average_the_values(void **state)
     }
 }
 
-/* Bytes that this thread reads a second, and multiply-adds that it makes, counted as two operations each. */
+/* Bytes that this thread reads a second from this very memory, pages and all. */
 static double read_peak(const uint64_t *data, size_t n)
 {
     double s;
@@ -327,22 +327,6 @@ static double read_peak(const uint64_t *data, size_t n)
     volatile uint64_t sink = sum[0] ^ sum[1] ^ sum[2] ^ sum[3] ^ sum[4] ^ sum[5] ^ sum[6] ^ sum[7];
     (void)sink;
     return (double)n * 8 / s;
-}
-
-static double fma_peak(void)
-{
-    double s = 1, flops = 0;
-    float sink = 0;
-    (void)sink;
-#if defined(__x86_64__)
-    if (check_tables[1].cpu_flags & KNI_CPU_FLAG_AVX2) {
-        uint64_t made = 0;
-        bool wide = check_tables[1].cpu_flags & KNI_CPU_FLAG_AVX512;
-        BENCH_SECONDS(s, made = (wide ? kn_probe_fma_avx512 : kn_probe_fma_avx2)(1000000, &sink));
-        flops = 2.0 * (double)made;
-    }
-#endif
-    return flops / s;
 }
 
 /* Three KV heads of three query heads, in a pool larger than the caches: one token at the end of all of it, layer by layer, and
@@ -386,7 +370,7 @@ static void bench_shape(int v, enum kn_kv_type type, uint32_t d, double flops)
 static void bench(void)
 {
     static const uint32_t wide[] = {64, 128, 256};
-    double flops = fma_peak();
+    double flops = probe_fma_gflops() * 1e9;
     for (int type = 0; type < 2; type++)
         for (int i = 0; i < 3; i++)
             bench_shape(1, (enum kn_kv_type)type, wide[i], flops);

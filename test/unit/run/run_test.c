@@ -342,7 +342,7 @@ static void types_and_levels_agree(void **state)
             drop(&f);
             kni_cpu_set_mask(UINT32_MAX);
         }
-        assert_true(distance(logits[1], logits[0], n_vocab) < 4 * TOLERANCE); /* every sum is in another order */
+        assert_true(distance(logits[1], logits[0], n_vocab) < 2 * TOLERANCE); /* sums in another order; 1.1 seen, of Q5_0 */
         assert_memory_equal(logits[1], logits[2], n_vocab * sizeof *logits[1]);
         assert_memory_equal(logits[1], logits[3], n_vocab * sizeof *logits[1]);
         for (int v = 0; v < 4; v++)
