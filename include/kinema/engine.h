@@ -39,7 +39,18 @@ enum kn_kv_type { KN_KV_TYPE_F16 = 0, KN_KV_TYPE_BF16 = 1 };
 enum kn_preset {
     KN_PRESET_DEFAULT = 0, /* what the engine was opened with; there: exact */
     KN_PRESET_EXACT = 1,   /* the pool's own 16-bit values, bit for bit */
-    KN_PRESET_TILES = 2    /* KVCodec's token-tiles layout, lossless HEVC of quantised integers: lossy */
+    KN_PRESET_TILES = 2,   /* KVCodec's token-tiles layout, lossless HEVC of quantised integers: lossy */
+    /* The spectral layout, lossy: points on a curve of size against quality. They need a profile of the model. */
+    KN_PRESET_FINE = 3,
+    KN_PRESET_MEDIUM = 4,
+    KN_PRESET_SMALL = 5
+};
+
+/* How the spectral presets' symbols become bytes. The other presets have one way each. */
+enum kn_backend {
+    KN_BACKEND_DEFAULT = 0, /* rans */
+    KN_BACKEND_RANS = 1,    /* entropy coder for processors */
+    KN_BACKEND_HEVC = 2     /* lossless video, for video decoders */
 };
 
 /* CPU levels that kernels may use: see cpu_level_max_plus_1. */
@@ -67,6 +78,8 @@ struct kn_engine_opts {
     enum kn_preset preset;    /* for publishing and fetching; default exact */
     struct kn_tiles_opts tiles;
     uint32_t chunk_tokens;    /* tokens per stored chunk, a multiple of 16, 16..65536; 0: 256 */
+    const char *profile_path; /* of the spectral presets (kinema/profile.h); borrowed for the call; NULL for the others */
+    enum kn_backend backend;  /* of the spectral presets */
     uint32_t fetch_deadline_ms; /* a fetch that takes longer is cut: what arrived is used; 0: 30000 */
 };
 

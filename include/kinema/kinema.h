@@ -3,9 +3,11 @@
 #ifndef KINEMA_KINEMA_H
 #define KINEMA_KINEMA_H
 
+#include "codec.h"
 #include "engine.h"
 #include "log.h"
 #include "model.h"
+#include "profile.h"
 #include "status.h"
 #include "store.h"
 

@@ -13,6 +13,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
+#include "codec/profile.h"
 #include "device/kv_view.h"
 
 enum kni_layout_id { KNI_LAYOUT_ID_EXACT = 1, KNI_LAYOUT_ID_TILES = 2, KNI_LAYOUT_ID_SPECTRAL = 3 };
@@ -24,6 +25,7 @@ struct kni_chunk_meta {
     uint8_t profile[16];         /* id of the profile; zero for exact and tiles */
     struct kni_hash chain;       /* chain hash at the chunk's end */
     enum kn_preset preset;
+    enum kni_backend_id backend; /* 0 when expected: any that the preset has */
     uint32_t first_token, n_tokens; /* positions covered; both multiples of 16 */
     struct kni_kv_layout kv;
 };
@@ -33,6 +35,9 @@ struct kni_codec;
 struct kni_codec_opts {
     enum kn_preset preset;      /* what to encode as; restore reads any */
     struct kn_tiles_opts tiles; /* zero: defaults */
+    struct kni_profile *profile; /* of the spectral presets, to encode and to restore; the handle takes a reference. NULL: none */
+    enum kn_backend backend;     /* of the spectral presets */
+    uint32_t tokens_per_picture; /* of the spectral presets over HEVC, 64..1024; 0: the whole chunk, 1024 at most */
 };
 
 /* Errors at open: KN_E_UNSUPPORTED when the preset cannot be encoded here (plugin missing); restoring still works with

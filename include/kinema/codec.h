@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Measuring codecs: what each method makes of a real prefix's K and V, in bytes, in quality, in time.
+ *
+ *     [ prefix: through the codec and back ][ continue: teacher-forced, compared with the untouched cache ]
+ *
+ * Methods: "exact", "fine", "medium", "small" (by backend), "tiles", and rivals that exist only to be compared with: "raw",
+ * "raw+zstd", "cachegen", "cachegen+sinks", "kvtc" (doc/benchmarks.md says how each was made).
+ */
+#ifndef KINEMA_CODEC_H
+#define KINEMA_CODEC_H
+
+#include "profile.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kn_eval_row {
+    const char *method, *preset; /* borrowed for the call: "cachegen", "32/16" */
+    uint64_t bytes;              /* of everything that must travel for the prefix: headers, side data, checksums */
+    double ratio;                /* 16-bit values against bytes */
+    double bits_k, bits_v;       /* a value; side data counted where it belongs, headers in neither */
+    double kl;                   /* mean KL(untouched || coded), nats */
+    double top1;                 /* share of positions with the same best token */
+    double nll, nll_untouched;   /* mean -log p of the text's tokens */
+    double encode_tok_s, decode_tok_s; /* K and V of tokens a second, one thread */
+    uint64_t working_bytes;      /* peak scratch of decoding; 0 where unknown */
+    bool exact;                  /* the pool's values came back bit for bit */
+};
+typedef void (*kn_eval_row_fn)(void *user, const struct kn_eval_row *row);
+
+struct kn_eval_opts {
+    size_t size;             /* sizeof(struct kn_eval_opts) */
+    const int32_t *tokens;   /* at least prefix + continue_ of them; borrowed for the call */
+    size_t n_tokens;
+    uint32_t prefix;         /* a multiple of 256; 0: 3072 */
+    uint32_t continue_;      /* 0: 1024 */
+    const char *profile_path; /* NULL: methods that need one are left out */
+    enum kn_kv_type kv_type;
+    uint32_t n_threads;
+    const char *only;        /* "cachegen,medium": method names; NULL: all */
+    bool ablation;           /* rows that take the methods apart as well: method "ablation" */
+    kn_eval_row_fn on_row;   /* called as rows are ready */
+    kn_progress_fn progress; /* may be NULL */
+    void *user;
+};
+
+/* Errors: KN_E_ARG (too few tokens, an unknown method), KN_E_CONTEXT, KN_E_NOMEM, and those of a profile. */
+KN_API enum kn_status kn_codec_eval(struct kn_model *model, const struct kn_eval_opts *opts, struct kn_err *err);
+
+/* Facts planted in a long text and asked for after the prefix went through a codec. */
+struct kn_needle_row {
+    const char *method, *preset;
+    uint32_t n_facts, n_right; /* all tokens of the answer are the best ones */
+    double mean_logprob;       /* of the answer, a fact, nats */
+};
+typedef void (*kn_needle_row_fn)(void *user, const struct kn_needle_row *row);
+
+struct kn_needle_opts {
+    size_t size;               /* sizeof(struct kn_needle_opts) */
+    const char *text;          /* the haystack, long enough for n_facts different windows or less (they may overlap) */
+    size_t text_bytes;
+    uint32_t n_facts;          /* 0: 40 */
+    uint32_t n_tokens;         /* of one haystack; 0: 4000 */
+    const char *profile_path;
+    enum kn_kv_type kv_type;
+    uint32_t n_threads;
+    const char *only;          /* NULL: untouched, fine, medium, small, and cachegen's presets */
+    kn_needle_row_fn on_row;   /* once a method, at the end */
+    kn_progress_fn progress;
+    void *user;
+};
+KN_API enum kn_status kn_codec_needle(struct kn_model *model, const struct kn_needle_opts *opts, struct kn_err *err);
+
+/* Which tiling of the tiles preset is smallest, over all pairs of divisors. */
+struct kn_search_row {
+    uint32_t tile_height, head_cols, tokens_per_picture;
+    uint64_t bytes_intra, bytes; /* of the sampled tokens: every picture by itself; with prediction from the picture before */
+    double ratio;
+};
+typedef void (*kn_search_row_fn)(void *user, const struct kn_search_row *row);
+struct kn_search_opts {
+    size_t size;             /* sizeof(struct kn_search_opts) */
+    const int32_t *tokens;   /* borrowed for the call */
+    size_t n_tokens;
+    uint32_t sample_tokens;  /* the last so many are coded, a multiple of 256; 0: 256 */
+    uint32_t levels;         /* 0: 64 */
+    enum kn_kv_type kv_type;
+    uint32_t n_threads;
+    kn_search_row_fn on_row;
+    kn_progress_fn progress;
+    void *user;
+};
+/* KN_E_UNSUPPORTED without an HEVC encoder. */
+KN_API enum kn_status kn_codec_search(struct kn_model *model, const struct kn_search_opts *opts, struct kn_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Interleaved rANS over a matrix of byte symbols, [row][token], 128 meaning zero: one row a coefficient, one column a token.
+ * Statistics are static: a model holds tables for a number of classes (roughly: how wide a row's distribution is) and, within
+ * a class, for a number of contexts (how large the neighbours are that are already decoded: earlier rows of the same token,
+ * earlier tokens of the same row as far as lanes allow). The profile gives each row its class. So a chunk carries no tables.
+ *
+ * Source of the method: Duda 2013 (asymmetric numeral systems); interleaving after Giesen 2014.
+ *
+ * Decoding trusts nothing: a stream that ends early, holds too much, or ends in another state than it must is KN_E_FORMAT, and no
+ * read or write leaves the buffers given. Every SIMD level gives the bytes and symbols of the reference.
+ */
+#ifndef KNI_CODEC_RANS_H
+#define KNI_CODEC_RANS_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KNI_RANS_MAX_CLASSES 64u
+
+struct kni_rans_model;
+
+/* ---- statistics */
+
+struct kni_rans_trainer; /* counts of symbols seen */
+enum kn_status kni_rans_trainer_open(struct kni_rans_trainer **out);
+void kni_rans_trainer_close(struct kni_rans_trainer **t);
+/* A row's class from its mean magnitude, a fixed rule: mean of |symbol - 128| over calibration. */
+uint8_t kni_rans_class_of(double mean_magnitude);
+/* Counts a matrix that would be coded: the same arguments as encoding. */
+void kni_rans_trainer_add(struct kni_rans_trainer *t, const uint8_t *symbols, size_t stride, uint32_t n_rows, uint32_t n_tokens, const uint8_t *classes);
+/* Tables from the counts; contexts that were hardly seen lean on their class, unseen symbols stay codable. */
+enum kn_status kni_rans_trainer_finish(const struct kni_rans_trainer *t, struct kni_rans_model **out);
+
+void kni_rans_model_free(struct kni_rans_model **m);
+/* The model as bytes inside a profile (doc/format-profile.md), and back. KN_E_FORMAT for hostile bytes. */
+size_t kni_rans_model_bytes(const struct kni_rans_model *m);
+void kni_rans_model_write(const struct kni_rans_model *m, uint8_t *out);
+enum kn_status kni_rans_model_read(struct kni_rans_model **out, const uint8_t *data, size_t n_bytes, struct kn_err *err);
+
+/* ---- coding */
+
+/* Most bytes that any matrix of this size needs. */
+size_t kni_rans_bound(uint32_t n_rows, uint32_t n_tokens);
+/* symbols: [n_rows] rows, stride bytes apart, n_tokens of each (a multiple of 16, at most 1024). classes: [n_rows]. out has kni_rans_bound
+ * bytes. Returns bytes written. scratch: kni_rans_scratch_bytes(). No allocation. */
+size_t kni_rans_encode(const struct kni_rans_model *m, const uint8_t *symbols, size_t stride, uint32_t n_rows, uint32_t n_tokens,
+                       const uint8_t *classes, uint8_t *out, void *scratch);
+/* Decodes exactly n_rows x n_tokens symbols from exactly n_bytes. KN_E_FORMAT otherwise. */
+enum kn_status kni_rans_decode(const struct kni_rans_model *m, const uint8_t *data, size_t n_bytes, uint32_t n_rows, uint32_t n_tokens,
+                               const uint8_t *classes, uint8_t *symbols, size_t stride, void *scratch);
+size_t kni_rans_scratch_bytes(uint32_t n_rows, uint32_t n_tokens);
+
+#endif
