@@ -145,11 +145,10 @@ static enum kn_status take_escapes(struct kni_spectral_job *job, uint64_t n_symb
     if (!take_varint(job, &n) || n > n_symbols || n > (uint64_t)(job->escapes_end - job->escapes))
         return kni_err_set(err, KN_E_FORMAT, "the chunk's escapes end early or are more than its symbols");
     if (n > e->capacity) {
-        kni_free(e->values);
-        e->capacity = 0;
-        e->values = kni_alloc(KNI_ALLOC_TAG_CODEC, (size_t)n * sizeof *e->values, 64);
-        if (!e->values)
+        int32_t *values = kni_realloc(KNI_ALLOC_TAG_CODEC, e->values, (size_t)n * sizeof *values);
+        if (!values)
             return kni_err_set(err, KN_E_NOMEM, "no memory for %llu escapes", (unsigned long long)n);
+        e->values = values;
         e->capacity = (uint32_t)n;
     }
     for (; e->n < n; e->n++) {
@@ -198,17 +197,13 @@ enum kn_status kni_spectral_layout_forward(struct kni_spectral_job *job, uint32_
 enum kn_status kni_spectral_layout_inverse(struct kni_spectral_job *job, uint32_t first, uint32_t n_tokens, uint32_t part, const uint8_t *symbols,
                                            size_t stride, struct kn_err *err)
 {
-    uint32_t n_rows = kni_spectral_rows_of(job->profile, part, job->preset);
-    for (uint32_t r = 0; r < n_rows; r++)
-        if (memchr(symbols + r * stride, 0, n_tokens))
-            return kni_err_set(err, KN_E_FORMAT, "the chunk has a sample of 0 in row %u of part %u; no symbol is that", r, part);
-    enum kn_status s = take_escapes(job, (uint64_t)n_rows * n_tokens, err);
+    enum kn_status s = take_escapes(job, (uint64_t)job->profile->parts[part].rows[job->preset] * n_tokens, err);
     if (s != KN_OK)
         return s;
     s = kni_spectral_inverse(job->x->transform, job->view, job->meta->first_token + first, n_tokens, part, job->preset, symbols, stride, &job->x->escapes,
                              job->meta->first_token + job->n_sinks);
     if (s == KN_E_FORMAT)
-        return kni_err_set(err, s, "the chunk's escapes do not fit its symbols in part %u", part);
+        return kni_err_set(err, s, "part %u of the chunk has samples that are no symbols, or escapes that do not fit them", part);
     return s ? kni_err_set(err, s, "the spectral transform of part %u failed: %s", part, kn_status_message(s)) : KN_OK;
 }
 
