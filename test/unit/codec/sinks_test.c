@@ -80,7 +80,7 @@ static void sizes(void **state)
         struct pool p = pool_make(8, 3, 64, type, 16);
         size_t raw = kni_kv_token_bytes(&p.view.layout) * 4, n;
         free(encode(&p, 4, &n));
-        assert_true(n < raw + raw / 20);
+        assert_true(n < raw + raw / 8);
         pool_fill_smooth(&p);
         free(encode(&p, 4, &n));
         assert_true(n < raw - raw / 12);
