@@ -8,7 +8,14 @@
  *
  * Everything that is no symbol is 128: rows below a part's last, columns beyond the last token, planes of groups that are not
  * there. Before each picture stands a flat one, all 128: symbols are noise around 128, so that prediction from neighbours
- * inside the picture makes them larger, and from the flat picture, with no motion, leaves them as they are. FLAT_NOTE
+ * inside the picture makes them larger, and from the flat picture, with no motion, leaves them as they are. Measured on SmolLM2
+ * (a licence text, three chunks, steps .2 and 1.25; bytes against intra only, which is 918 kB at 256):
+ *
+ *     tokens a picture    intra only    one flat picture first    one before each    the same, a stream each
+ *     256                 1             .995                      .995               .995
+ *     64                  1             .990                      .972               .978
+ *
+ * and encoding is 1.2 to 1.7 times as fast as without (decoding the same).
  *
  * Restoring goes picture by picture, from the decoder's memory. Owner: the codec handle.
  */

@@ -40,10 +40,11 @@ static uint32_t run_tokens(const struct kni_chunk_meta *m, uint32_t run)
     return left < KNI_SPECTRAL_RUN ? left : KNI_SPECTRAL_RUN;
 }
 
-static enum kn_status make_room(struct kni_spectral_job *job, struct kn_err *err)
+static enum kn_status make_room(struct kni_spectral_job *job, bool encoding, struct kn_err *err)
 {
     uint32_t k = kni_spectral_rows_max(job->profile, 0, job->preset), v = kni_spectral_rows_max(job->profile, 1, job->preset), rows = k > v ? k : v;
-    return kni_spectral_layout_room(job->x, (size_t)rows * KNI_SPECTRAL_RUN, kni_rans_scratch_bytes(rows, KNI_SPECTRAL_RUN), err);
+    size_t scratch = encoding ? kni_rans_scratch_bytes(rows, KNI_SPECTRAL_RUN) : kni_rans_decode_scratch_bytes();
+    return kni_spectral_layout_room(job->x, (size_t)rows * KNI_SPECTRAL_RUN, scratch, err);
 }
 
 static enum kn_status write_matrix(struct kni_spectral_job *job, struct kni_container_writer *w, uint32_t part, uint32_t n_tokens, struct kn_err *err)
@@ -65,7 +66,7 @@ static enum kn_status write_matrix(struct kni_spectral_job *job, struct kni_cont
 
 static enum kn_status rans_encode(struct kni_spectral_job *job, struct kni_container_writer *w, struct kn_err *err)
 {
-    enum kn_status s = make_room(job, err);
+    enum kn_status s = make_room(job, true, err);
     for (uint32_t run = 0; s == KN_OK && run < kni_spectral_n_runs(job->meta); run++)
         for (uint32_t part = 0; s == KN_OK && part < job->profile->n_parts; part++) {
             uint32_t n = run_tokens(job->meta, run);
@@ -105,7 +106,7 @@ static enum kn_status rans_restore(struct kni_spectral_job *job, const struct kn
     size_t size;
     enum kn_status s = kni_container_expect(c, section, KNI_SECTION_KIND_SPECTRAL_RANS, 0, &at, &size, err);
     if (s == KN_OK)
-        s = make_room(job, err);
+        s = make_room(job, false, err);
     if (s != KN_OK)
         return s;
     end = at + size;
