@@ -184,7 +184,8 @@ static void gather(void **state)
                 for (uint32_t i = 0; i < rows; i++)
                     used[i] = rnd() & 1;
                 for (unsigned i = 0; i < 2; i++)
-                    tables[i ? v : 0].gather(&(struct kni_spectral_gather_args){.basis = basis + first, .width = width, .n_rows = rows, .n_cols = cols, .used = used, .strip = strips[i]});
+                    tables[i ? v : 0].gather(&(struct kni_spectral_gather_args){.basis = basis + first, .width = width, .n_rows = rows, .n_cols = cols,
+                        .used = used, .strip = strips[i]});
                 assert_memory_equal(strips[0], strips[1], rows * 128);
                 for (uint32_t i = 0; i < 2; i++)
                     free(strips[i]);
@@ -203,7 +204,7 @@ static double probability(uint32_t row, uint32_t rows)
 
 static struct lists lists_of(uint32_t rows, uint32_t tokens)
 {
-    struct lists l = {malloc((size_t)rows * tokens * sizeof *l.entries + 1), malloc((tokens + 1) * sizeof *l.starts)};
+    struct lists l = {malloc(((size_t)rows * tokens + KNI_SPECTRAL_AHEAD) * sizeof *l.entries), malloc((tokens + 1) * sizeof *l.starts)};
     assert_true(l.entries && l.starts);
     uint32_t n = 0;
     for (uint32_t t = 0; t < tokens; t++) {
@@ -213,6 +214,7 @@ static struct lists lists_of(uint32_t rows, uint32_t tokens)
                 l.entries[n++] = (struct kni_spectral_entry){row * KNI_SPECTRAL_STRIP, rnd_unit() * 4};
     }
     l.starts[tokens] = n;
+    memset(l.entries + n, 0, KNI_SPECTRAL_AHEAD * sizeof *l.entries);
     return l;
 }
 
