@@ -1,111 +1,81 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Profiles made up in memory for tests of the spectral layout: no file, no rANS model. The basis is orthonormal exactly, even in
- * bfloat16: Hadamard matrices of 16 along the diagonal, columns shuffled, signs flipped, rows in descending use.
- */
+/* What the tests of spectral chunks share: handles with a small random profile, and a pool restored without any chunk. */
 #ifndef TEST_SPECTRAL_SUPPORT_H
 #define TEST_SPECTRAL_SUPPORT_H
 
-#include "codec_support.h"
+#include "unit/codec/codec_support.h"
 
-#include "codec/profile.h"
-#include "kernel/rope.h"
+#include "codec/layout_spectral.h"
+#include "support/tiny_profile.h"
 
-struct test_profile_opts {
-    uint32_t n_layer, n_kv_head, d_head, n_group;
-    bool neox;
-    uint32_t rope_dim, n_ropes; /* 0: d_head; 1 */
-    uint32_t n_rows;            /* 0: all */
-    float step;                 /* of fine; medium twice, small four times that */
-    bool plain;                 /* weights 1, means 0 */
-};
-
-static inline void *test_zeros(size_t n, size_t size)
+/* Of the chunks that test_meta describes. */
+static inline struct kni_profile *spectral_profile(struct kn_tiny_profile_opts o)
 {
-    void *p = calloc(n, size);
-    assert_non_null(p);
-    return p;
+    for (int i = 0; i < 16; i++)
+        o.fingerprint[i] = (uint8_t)(i + 1);
+    return kn_tiny_profile_make(&o);
 }
 
-static inline float test_unit(void) /* -1..1 */
+static inline struct kni_codec *spectral_codec(struct kni_profile *p, enum kn_preset preset, enum kn_backend backend, uint32_t tokens_per_picture)
 {
-    return (float)(test_random() % 20001) / 10000.0f - 1.0f;
+    struct kni_codec *codec;
+    struct kni_codec_opts opts = {.preset = preset, .profile = p, .backend = backend, .tokens_per_picture = tokens_per_picture};
+    struct kn_err err = {0};
+    if (kni_codec_open(&codec, &opts, &err) != KN_OK)
+        fail_msg("%s", err.text);
+    return codec;
 }
 
-static inline void test_part_fill(struct kni_profile_part *part, const struct test_profile_opts *o)
+static inline void *spectral_encode(struct kni_codec *codec, const struct kni_chunk_meta *m, const struct kni_kv_view *view, size_t *n)
 {
-    uint32_t w = part->width, n = part->n_rows;
-    float *mean = test_zeros(w, sizeof *mean), *weight = test_zeros(w, sizeof *weight);
-    uint16_t *basis = test_zeros((size_t)n * w, sizeof *basis);
-    int8_t *exponent = test_zeros(part->n_layers, 1);
-    uint32_t *shuffle = test_zeros(w, sizeof *shuffle);
-    for (uint32_t i = 0; i < w; i++) {
-        uint32_t j = test_random() % (i + 1);
-        shuffle[i] = shuffle[j];
-        shuffle[j] = i;
-        mean[i] = o->plain ? 0.0f : 0.3f * test_unit();
-        weight[i] = o->plain ? 1.0f : 0.5f + 0.4f * test_unit();
-    }
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t j = 0; j < 16; j++)
-            basis[(size_t)i * w + shuffle[i / 16 * 16 + j]] = kni_f32_to_bf16((__builtin_popcount(i % 16 & j) & 1) ^ (shuffle[i] & 1) ? -0.25f : 0.25f);
-    for (uint32_t l = 0; l < part->n_layers; l++)
-        exponent[l] = (int8_t)(test_random() % 9 - 2);
-    free(shuffle);
-    part->mean = mean;
-    part->weight = weight;
-    part->basis = basis;
-    part->exponent = exponent;
-    for (uint32_t p = 0; p < KNI_PROFILE_N_PRESETS; p++) {
-        uint8_t *classes = test_zeros(part->n_layers + n, 1);
-        part->classes[p] = classes;
-        part->rows[p] = p == 0 ? n : n / (p + 1) / 16 * 16;
-        part->step[p] = o->step * (float)(1 << p);
-    }
+    void *data;
+    struct kn_err err = {0};
+    if (kni_chunk_encode(codec, m, view, &data, n, &err) != KN_OK)
+        fail_msg("%s", err.text);
+    return data;
 }
 
-static inline struct kni_profile *test_profile(const struct test_profile_opts *o)
+/* What `to` must hold once a chunk of `from` was restored into it: transform and inverse, run by run, and the exact tokens. */
+static inline uint32_t spectral_reference(struct pool *to, const struct pool *from, const struct kni_chunk_meta *m, const struct kni_profile *p, enum kn_preset preset)
 {
-    struct kni_profile *p = test_zeros(1, sizeof *p);
-    uint32_t n_groups = (o->n_layer + o->n_group - 1) / o->n_group, rope_dim = o->rope_dim ? o->rope_dim : o->d_head, n_ropes = o->n_ropes ? o->n_ropes : 1;
-    p->kv = (struct kni_kv_layout){.n_layer = o->n_layer, .n_kv_head = o->n_kv_head, .d_head = o->d_head};
-    double *freqs = test_zeros((size_t)n_ropes * rope_dim / 2, sizeof *freqs);
-    uint8_t *layers = test_zeros(o->n_layer, 1);
-    for (uint32_t r = 0; r < n_ropes; r++)
-        kni_rope_freqs(freqs + r * rope_dim / 2, rope_dim / 2, r ? 10000.0f : 500000.0f, 1.0f, NULL);
-    for (uint32_t l = 0; l < o->n_layer; l++)
-        layers[l] = (uint8_t)(l % n_ropes);
-    p->rope = (struct kni_profile_rope){.neox = o->neox, .rope_dim = rope_dim, .n_ropes = n_ropes, .freqs = freqs, .layers = layers};
-    p->n_group = o->n_group;
-    p->n_parts = 2 * n_groups;
-    p->parts = test_zeros(p->n_parts, sizeof *p->parts);
-    for (uint32_t i = 0; i < p->n_parts; i++) {
-        struct kni_profile_part *part = &p->parts[i];
-        part->first_layer = i / 2 * o->n_group;
-        part->n_layers = o->n_layer - part->first_layer < o->n_group ? o->n_layer - part->first_layer : o->n_group;
-        part->width = part->n_layers * o->n_kv_head * o->d_head;
-        assert_int_equal(part->width % 32, 0);
-        part->n_rows = o->n_rows && o->n_rows < part->width ? o->n_rows : part->width;
-        test_part_fill(part, o);
-    }
-    return p;
+    struct kni_spectral *s;
+    struct kni_escapes escapes = {0};
+    uint32_t rows = 0, n_escapes = 0, n_sinks = m->first_token ? 0 : p->n_sinks < m->n_tokens ? p->n_sinks : m->n_tokens;
+    const struct kni_kv_layout *l = &m->kv;
+    for (uint32_t i = 0; i < p->n_parts; i++)
+        rows = kni_spectral_rows_of(p, i, kni_spectral_preset(preset)) > rows ? kni_spectral_rows_of(p, i, kni_spectral_preset(preset)) : rows;
+    uint8_t *symbols = malloc((size_t)rows * KNI_SPECTRAL_RUN);
+    assert_non_null(symbols);
+    assert_int_equal(kni_spectral_open(&s, p, KNI_SPECTRAL_RUN, NULL), KN_OK);
+    for (uint32_t t = 0; t < m->n_tokens; t += KNI_SPECTRAL_RUN)
+        for (uint32_t part = 0; part < p->n_parts; part++) {
+            uint32_t n = m->n_tokens - t < KNI_SPECTRAL_RUN ? m->n_tokens - t : KNI_SPECTRAL_RUN, first = m->first_token + t;
+            assert_int_equal(kni_spectral_forward(s, &from->view, first, n, part, kni_spectral_preset(preset), symbols, KNI_SPECTRAL_RUN, &escapes), KN_OK);
+            n_escapes += escapes.n;
+            assert_int_equal(kni_spectral_inverse(s, &to->view, first, n, part, kni_spectral_preset(preset), symbols, KNI_SPECTRAL_RUN, &escapes, n_sinks), KN_OK);
+        }
+    for (uint32_t part = 0; part < l->n_layer * 2; part++)
+        for (uint32_t head = 0; head < l->n_kv_head; head++)
+            for (uint32_t t = 0; t < n_sinks; t++)
+                memcpy(kni_kv_row(&to->view, part / 2, part % 2, head, t), kni_kv_row(&from->view, part / 2, part % 2, head, t), l->d_head * 2u);
+    kni_spectral_close(&s);
+    kni_free(escapes.values);
+    free(symbols);
+    return n_escapes;
 }
 
-static inline void test_profile_free(struct kni_profile *p)
+/* A second pool with the same content and table. */
+static inline struct pool pool_copy(const struct pool *p)
 {
-    for (uint32_t i = 0; i < p->n_parts; i++) {
-        struct kni_profile_part *part = &p->parts[i];
-        free((void *)(uintptr_t)part->mean);
-        free((void *)(uintptr_t)part->weight);
-        free((void *)(uintptr_t)part->basis);
-        free((void *)(uintptr_t)part->exponent);
-        for (uint32_t j = 0; j < KNI_PROFILE_N_PRESETS; j++)
-            free((void *)(uintptr_t)part->classes[j]);
-    }
-    free((void *)(uintptr_t)p->rope.freqs);
-    free((void *)(uintptr_t)p->rope.layers);
-    free(p->parts);
-    free(p);
+    struct pool c = *p;
+    uint32_t n = p->view.n_blocks;
+    c.view.base = malloc(p->n_values * 2);
+    c.table = malloc(n * sizeof *c.table);
+    assert_true(c.view.base && c.table);
+    memcpy(c.view.base, p->view.base, p->n_values * 2);
+    memcpy(c.table, p->table, n * sizeof *c.table);
+    c.view.block_ids = c.table;
+    return c;
 }
 
 #endif
