@@ -25,6 +25,7 @@ int kn_cmd_run(int argc, char **argv);
 int kn_cmd_model(int argc, char **argv);
 int kn_cmd_store(int argc, char **argv);
 int kn_cmd_demo(int argc, char **argv);
+int kn_cmd_codec(int argc, char **argv);
 int kn_cmd_bench(int argc, char **argv);
 
 /* ---- arguments: each refuses empty text, trailing characters and values outside [min, max] */

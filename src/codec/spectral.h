@@ -34,7 +34,8 @@ enum kn_status kni_spectral_open(struct kni_spectral **out, const struct kni_pro
 void kni_spectral_close(struct kni_spectral **s);
 size_t kni_spectral_bytes(const struct kni_spectral *s);
 
-/* Replaces escapes; KN_E_NOMEM when they cannot grow. Positions first_token .. + n_tokens of view (n_tokens a multiple of 16, first_token too). symbols: [n_layers + part->rows[preset]] rows, stride apart. */
+/* Replaces escapes; KN_E_NOMEM when they cannot grow.
+ * Positions first_token .. + n_tokens of view (n_tokens a multiple of 16, first_token too). symbols: [n_layers + part->rows[preset]] rows, stride apart. */
 enum kn_status kni_spectral_forward(struct kni_spectral *s, const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, uint32_t part,
                                     enum kni_profile_preset preset, uint8_t *symbols, size_t stride, struct kni_escapes *escapes);
 /* Writes the part's K or V of these positions into view, those below skip_tokens excepted (sinks, written by others). KN_E_FORMAT when the escapes do
