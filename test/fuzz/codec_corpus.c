@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the seeds of chunk_fuzz and hevc_fuzz into the corpus folder given: small valid chunks of all layouts and valid
- * HEVC sections. Run again when the container's format or the encoder's settings change:
+ * Writes the seeds of chunk_fuzz, hevc_fuzz and profile_fuzz into the corpus folder given: small valid chunks of all layouts, valid
+ * HEVC sections, small profiles. Run again when the container's format or the encoder's settings change:
  *
  *     ninja codec_corpus && test/codec_corpus test/fuzz/corpus
  */
@@ -79,6 +79,20 @@ static int make(const char *folder, const char *name, enum kn_preset preset, str
     return bad;
 }
 
+/* The smallest profiles: they still hold the entropy coder's tables. */
+static int make_profile(const char *folder, const char *name, const struct kn_tiny_profile_opts *o)
+{
+    struct kni_profile *p = kn_tiny_profile_make(o);
+    void *data = NULL;
+    size_t n;
+    char sub[4096];
+    snprintf(sub, sizeof sub, "%s/profile_fuzz", folder);
+    int bad = kni_profile_write(p, &data, &n, NULL) != KN_OK || write_file(sub, name, "", 0, data, n);
+    kni_free(data);
+    kni_profile_close(&p);
+    return bad;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2)
@@ -96,5 +110,7 @@ int main(int argc, char **argv)
     return bad || make(to, "exact_f16", KN_PRESET_EXACT, (struct kni_kv_layout){1, 2, 8, KN_KV_TYPE_F16}, 32, (struct kn_tiles_opts){0}) ||
            make(to, "exact_bf16", KN_PRESET_EXACT, (struct kni_kv_layout){2, 1, 4, KN_KV_TYPE_BF16}, 16, (struct kn_tiles_opts){0}) ||
            make(to, "tiles_f16", KN_PRESET_TILES, (struct kni_kv_layout){1, 1, 16, KN_KV_TYPE_F16}, 16, few) ||
-           make(to, "tiles_bf16", KN_PRESET_TILES, (struct kni_kv_layout){4, 2, 8, KN_KV_TYPE_BF16}, 16, all);
+           make(to, "tiles_bf16", KN_PRESET_TILES, (struct kni_kv_layout){4, 2, 8, KN_KV_TYPE_BF16}, 16, all) ||
+           make_profile(to, "neox", &(struct kn_tiny_profile_opts){.n_layer = 1, .n_kv_head = 1, .d_head = 32, .n_group = 1, .neox = true}) ||
+           make_profile(to, "two_ropes", &(struct kn_tiny_profile_opts){.n_layer = 3, .n_kv_head = 1, .d_head = 32, .n_group = 2, .rope_dim = 16, .n_ropes = 2, .n_sinks = 4});
 }
