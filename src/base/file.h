@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole files, mapped read-only. */
+/* Whole files: mapped read-only, or written so that a reader sees the old one or the new one and never a part. */
 #ifndef KNI_BASE_FILE_H
 #define KNI_BASE_FILE_H
 
@@ -16,5 +16,19 @@ enum kn_status kni_file_map_open(struct kni_file_map *out, const char *path, str
  * the file when they are read. */
 void kni_file_map_release(const struct kni_file_map *map, const void *at, size_t n_bytes);
 void kni_file_map_close(struct kni_file_map *map);
+
+/* A file in the making: PATH.PID.NUMBER.tmp beside its place, until commit gives it its name. */
+struct kni_file_save {
+    int fd;
+    char *path, *temp_path; /* NULL: nothing is open */
+};
+
+/* Makes the temporary file, so that a path that cannot be written is found before the work. KN_E_IO, KN_E_NOMEM. Nothing stays
+ * open on failure. */
+enum kn_status kni_file_save_begin(struct kni_file_save *save, const char *path, struct kn_err *err);
+/* Writes data, waits for the disk, renames. Ends the save: on failure the temporary file is gone and path is as it was. */
+enum kn_status kni_file_save_commit(struct kni_file_save *save, const void *data, size_t n_bytes, struct kn_err *err);
+/* Ends the save without a file. A zeroed or ended one is fine. */
+void kni_file_save_abort(struct kni_file_save *save);
 
 #endif

@@ -53,5 +53,7 @@ size_t kni_rans_encode(const struct kni_rans_model *m, const uint8_t *symbols, s
 enum kn_status kni_rans_decode(const struct kni_rans_model *m, const uint8_t *data, size_t n_bytes, uint32_t n_rows, uint32_t n_tokens,
                                const uint8_t *classes, uint8_t *symbols, size_t stride, void *scratch);
 size_t kni_rans_scratch_bytes(uint32_t n_rows, uint32_t n_tokens);
+/* Enough for decoding any matrix: a few KiB. */
+size_t kni_rans_decode_scratch_bytes(void);
 
 #endif

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The reference coder, the stream's frame, and the choice of a SIMD level.
+ *
+ *     byte 0: 0 raw, 1 coded      raw: the symbols row after row       coded: a stream of rans_core.h
+ *
+ * Raw is what a matrix becomes that the model cannot shrink, so no stream is longer than the matrix and a byte.
+ *
+ * Encoding walks forward once (contexts follow decoding order) and notes for each symbol its table and what is coded, then walks
+ * backward over the notes with the states. It writes from the end of out, checks room once a step, and moves the stream to
+ * its place at last.
+ */
+#include "codec/rans_simd.h"
+
+#include "base/alloc.h"
+#include "base/cpu.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { FRAME_RAW = 0, FRAME_CODED = 1 };
+
+/* Most bytes of one step: a word for each symbol and one for each escape; and what a SIMD form may spoil before them. */
+#define STEP_BYTES (4u * KNI_RANS_LANES)
+#define SLACK_BYTES (1u + KNI_RANS_STATE_BYTES + 2 * STEP_BYTES + 64u)
+
+size_t kni_rans_bound(uint32_t n_rows, uint32_t n_tokens)
+{
+    return (size_t)n_rows * n_tokens + SLACK_BYTES;
+}
+
+size_t kni_rans_decode_scratch_bytes(void)
+{
+    return sizeof(struct kni_rans_row) + 64;
+}
+
+size_t kni_rans_scratch_bytes(uint32_t n_rows, uint32_t n_tokens)
+{
+    return sizeof(struct kni_rans_row) + 64 + (size_t)n_rows * n_tokens * 2;
+}
+
+static void *align64(void *p)
+{
+    return (void *)(((uintptr_t)p + 63) & ~(uintptr_t)63);
+}
+
+static void check_size(uint32_t n_tokens)
+{
+    assert(n_tokens && n_tokens % 16 == 0 && n_tokens <= KNI_RANS_MAX_TOKENS);
+}
+
+void kni_rans_notes_ref(struct kni_rans_row *row, const struct kni_rans_class *c, uint32_t n_tokens, uint8_t *tables, uint8_t *coded)
+{
+    for (uint32_t p = 0; p < n_tokens; p++) {
+        bool first = p < KNI_RANS_LANES;
+        uint8_t before = first ? KNI_RANS_ZERO : row->symbols[p - KNI_RANS_LANES];
+        tables[p] = c->map[kni_rans_level(c, row->base[p], first, before)];
+        coded[p] = kni_rans_flip(row->symbols[p], before < KNI_RANS_ZERO);
+    }
+}
+
+bool kni_rans_encode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], uint8_t **at, const uint8_t *floor, uint32_t n_tokens,
+                             const uint8_t *tables, const uint8_t *coded)
+{
+    for (uint32_t end = n_tokens; end;) {
+        uint32_t n = end % KNI_RANS_LANES ? end % KNI_RANS_LANES : KNI_RANS_LANES, p = end - n;
+        if ((size_t)(*at - floor) < 2 * STEP_BYTES)
+            return false;
+        for (uint32_t lane = n; lane--;)
+            if (!m->symbols[tables[p + lane]][coded[p + lane]].freq || coded[p + lane] == KNI_RANS_ESCAPE)
+                x[lane] = kni_rans_put_raw(x[lane], at, coded[p + lane], 8);
+        for (uint32_t lane = n; lane--;) {
+            const struct kni_rans_symbol *s = &m->symbols[tables[p + lane]][coded[p + lane]];
+            if (!s->freq)
+                s = &m->symbols[tables[p + lane]][KNI_RANS_ESCAPE];
+            x[lane] = kni_rans_put(x[lane], at, s->freq, s->start);
+        }
+        end = p;
+    }
+    return true;
+}
+
+bool kni_rans_decode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], const uint8_t **at, const uint8_t *stream_end, uint32_t n_tokens,
+                             const struct kni_rans_class *c, struct kni_rans_row *row)
+{
+    for (uint32_t p = 0; p < n_tokens; p += KNI_RANS_LANES) {
+        uint32_t n = n_tokens - p < KNI_RANS_LANES ? n_tokens - p : KNI_RANS_LANES;
+        uint8_t *s = row->symbols + p;
+        for (uint32_t lane = 0; lane < n; lane++) {
+            uint8_t before = p ? s[(int)lane - (int)KNI_RANS_LANES] : KNI_RANS_ZERO;
+            uint32_t table = c->map[kni_rans_level(c, row->base[p + lane], !p, before)];
+            if (!kni_rans_get(&x[lane], at, stream_end, m->slots[table], &s[lane]))
+                return false;
+        }
+        for (uint32_t lane = 0; lane < n; lane++)
+            if (s[lane] == KNI_RANS_ESCAPE) {
+                uint32_t value;
+                if (!kni_rans_get_raw(&x[lane], at, stream_end, 8, &value))
+                    return false;
+                s[lane] = (uint8_t)value;
+            }
+        for (uint32_t lane = 0; lane < n && p; lane++)
+            s[lane] = kni_rans_flip(s[lane], s[(int)lane - (int)KNI_RANS_LANES] < KNI_RANS_ZERO);
+    }
+    return true;
+}
+
+static const struct kni_rans_ops *ops_get(void)
+{
+    static const struct kni_rans_ops ref = {kni_rans_notes_ref, kni_rans_encode_row_ref, kni_rans_decode_row_ref};
+    return &ref;
+}
+
+static size_t encode_raw(const uint8_t *symbols, size_t stride, uint32_t n_rows, uint32_t n_tokens, uint8_t *out)
+{
+    *out++ = FRAME_RAW;
+    for (uint32_t r = 0; r < n_rows; r++)
+        memcpy(out + (size_t)r * n_tokens, symbols + r * stride, n_tokens);
+    return (size_t)n_rows * n_tokens + 1;
+}
+
+size_t kni_rans_encode(const struct kni_rans_model *m, const uint8_t *symbols, size_t stride, uint32_t n_rows, uint32_t n_tokens,
+                       const uint8_t *classes, uint8_t *out, void *scratch)
+{
+    check_size(n_tokens);
+    const struct kni_rans_ops *ops = ops_get();
+    struct kni_rans_row *row = align64(scratch);
+    uint8_t *notes = (uint8_t *)(row + 1);
+    memset(row->energy, 0, sizeof row->energy);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const struct kni_rans_class *c = kni_rans_class_get(m, classes[r]);
+        uint8_t *tables = notes + (size_t)r * n_tokens * 2;
+        kni_rans_row_begin(row, n_tokens, c->mul);
+        kni_rans_to_positions(row->symbols, symbols + r * stride, n_tokens);
+        ops->notes(row, c, n_tokens, tables, tables + n_tokens);
+        kni_rans_row_end(row, n_tokens);
+    }
+    uint32_t x[KNI_RANS_LANES];
+    for (uint32_t i = 0; i < KNI_RANS_LANES; i++)
+        x[i] = KNI_RANS_LOW;
+    uint8_t *end = out + kni_rans_bound(n_rows, n_tokens), *at = end;
+    const uint8_t *floor = out + 1 + KNI_RANS_STATE_BYTES;
+    for (uint32_t r = n_rows; r--;) {
+        const uint8_t *tables = notes + (size_t)r * n_tokens * 2;
+        if (!ops->encode_row(m, x, &at, floor, n_tokens, tables, tables + n_tokens))
+            return encode_raw(symbols, stride, n_rows, n_tokens, out);
+    }
+    size_t n_bytes = (size_t)(end - at) + KNI_RANS_STATE_BYTES + 1;
+    if (n_bytes > (size_t)n_rows * n_tokens)
+        return encode_raw(symbols, stride, n_rows, n_tokens, out);
+    out[0] = FRAME_CODED;
+    for (uint32_t i = 0; i < KNI_RANS_LANES; i++)
+        kni_le32_put(out + 1 + 4 * i, x[i]);
+    memmove(out + 1 + KNI_RANS_STATE_BYTES, at, (size_t)(end - at));
+    return n_bytes;
+}
+
+static enum kn_status decode_coded(const struct kni_rans_model *m, const uint8_t *at, const uint8_t *end, uint32_t n_rows, uint32_t n_tokens, const uint8_t *classes,
+                                   uint8_t *symbols, size_t stride, struct kni_rans_row *row)
+{
+    const struct kni_rans_ops *ops = ops_get();
+    if ((size_t)(end - at) < KNI_RANS_STATE_BYTES)
+        return KN_E_FORMAT;
+    uint32_t x[KNI_RANS_LANES];
+    for (uint32_t i = 0; i < KNI_RANS_LANES; i++, at += 4)
+        x[i] = kni_le32_get(at);
+    memset(row->energy, 0, sizeof row->energy);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const struct kni_rans_class *c = kni_rans_class_get(m, classes[r]);
+        kni_rans_row_begin(row, n_tokens, c->mul);
+        if (!ops->decode_row(m, x, &at, end, n_tokens, c, row))
+            return KN_E_FORMAT;
+        kni_rans_to_tokens(symbols + r * stride, row->symbols, n_tokens);
+        kni_rans_row_end(row, n_tokens);
+    }
+    bool good = at == end;
+    for (uint32_t i = 0; i < KNI_RANS_LANES; i++)
+        good &= x[i] == KNI_RANS_LOW;
+    return good ? KN_OK : KN_E_FORMAT;
+}
+
+enum kn_status kni_rans_decode(const struct kni_rans_model *m, const uint8_t *data, size_t n_bytes, uint32_t n_rows, uint32_t n_tokens,
+                               const uint8_t *classes, uint8_t *symbols, size_t stride, void *scratch)
+{
+    check_size(n_tokens);
+    size_t n = (size_t)n_rows * n_tokens;
+    if (!n_bytes || data[0] > FRAME_CODED || (data[0] == FRAME_RAW && n_bytes - 1 != n))
+        return KN_E_FORMAT;
+    if (data[0] == FRAME_CODED)
+        return decode_coded(m, data + 1, data + n_bytes, n_rows, n_tokens, classes, symbols, stride, align64(scratch));
+    for (uint32_t r = 0; r < n_rows; r++)
+        memcpy(symbols + r * stride, data + 1 + (size_t)r * n_tokens, n_tokens);
+    return KN_OK;
+}

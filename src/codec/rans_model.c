@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A model from counts, and a model as bytes.
+ *
+ * The trainer counts symbols by class and level of the score (rans_model.h): 64 x 16 contexts. Most are alike, many are hardly
+ * seen. They are merged, cheapest pair first, where the cost is the bits that one table for both loses against one each, until
+ * at most 48 tables are left and no merge is nearly free. So a context that was hardly seen ends in the table that suits it best, and the
+ * tables of a row and its neighbours stay in the second cache level (48 x 16 KiB are not all in use at a time). Contexts never
+ * seen take the table of the nearest one seen.
+ *
+ * As bytes, little-endian: "KRM1", u32 n_tables, then for each class u16 mul, u8 left[16], u8 map[16], then u16 freq[256] a table.
+ */
+#include "codec/rans_simd.h"
+
+#include "base/alloc.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#define CONTEXTS (KNI_RANS_MAX_CLASSES * KNI_RANS_LEVELS)
+#define WANT_TABLES 48u
+#define MAGIC 0x314d524bu /* "KRM1" */
+#define CLASS_BYTES (2u + 16u + KNI_RANS_LEVELS)
+#define HEAD_BYTES 8u
+
+struct kni_rans_trainer {
+    struct kni_rans_class classes[KNI_RANS_MAX_CLASSES];
+    struct kni_rans_row row;
+    uint8_t levels[KNI_RANS_MAX_TOKENS], coded[KNI_RANS_MAX_TOKENS];
+    uint64_t counts[CONTEXTS][256];
+};
+
+/* Four classes an octave. */
+uint8_t kni_rans_class_of(double mean_magnitude)
+{
+    double c = mean_magnitude > 0 ? rint(4 * log2(mean_magnitude)) + 32 : 0;
+    return c < 0 ? 0 : c > KNI_RANS_MAX_CLASSES - 1 ? KNI_RANS_MAX_CLASSES - 1 : (uint8_t)c;
+}
+
+/* A class's mean magnitude scores 64 from the energy and 32 from the token before. */
+static void class_rule(struct kni_rans_class *c, unsigned class)
+{
+    double mean = exp2((class - 32.0) / 4), mul = 64 / (512 * mean) * 65536;
+    c->mul = mul < 65535 ? (uint16_t)rint(mul) : 65535;
+    for (unsigned v = 0; v < KNI_RANS_LEFT_NONE; v++) {
+        double s = 32 * v / mean;
+        c->left[v] = s < 160 ? (uint8_t)rint(s) : 160;
+    }
+    c->left[KNI_RANS_LEFT_NONE] = 32;
+    for (unsigned level = 0; level < KNI_RANS_LEVELS; level++)
+        c->map[level] = (uint8_t)level;
+}
+
+enum kn_status kni_rans_trainer_open(struct kni_rans_trainer **out)
+{
+    struct kni_rans_trainer *t = *out = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *t, 64);
+    if (!t)
+        return KN_E_NOMEM;
+    for (unsigned i = 0; i < KNI_RANS_MAX_CLASSES; i++)
+        class_rule(&t->classes[i], i);
+    return KN_OK;
+}
+
+void kni_rans_trainer_close(struct kni_rans_trainer **t)
+{
+    kni_free(*t);
+    *t = NULL;
+}
+
+void kni_rans_trainer_add(struct kni_rans_trainer *t, const uint8_t *symbols, size_t stride, uint32_t n_rows, uint32_t n_tokens, const uint8_t *classes)
+{
+    memset(t->row.energy, 0, sizeof t->row.energy);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        unsigned class = classes[r] < KNI_RANS_MAX_CLASSES ? classes[r] : KNI_RANS_MAX_CLASSES - 1;
+        kni_rans_row_begin(&t->row, n_tokens, t->classes[class].mul);
+        kni_rans_to_positions(t->row.symbols, symbols + r * stride, n_tokens);
+        kni_rans_notes_ref(&t->row, &t->classes[class], n_tokens, t->levels, t->coded);
+        for (uint32_t p = 0; p < n_tokens; p++)
+            t->counts[class * KNI_RANS_LEVELS + t->levels[p]][t->coded[p]]++;
+        kni_rans_row_end(&t->row, n_tokens);
+    }
+}
+
+/* ---- merging */
+
+#define WINDOW 6u /* clusters are ordered by mean magnitude; each is compared with so many after it */
+#define FREE_BITS 256.0 /* a merge that loses less than a table's own bytes is free */
+
+struct cluster {
+    double n, sum_magnitude, self_bits; /* self_bits: of its symbols by its own table */
+    double counts[256];
+};
+
+struct merge {
+    struct cluster clusters[CONTEXTS];
+    uint32_t order[CONTEXTS]; /* those alive, by mean magnitude */
+    double cost[CONTEXTS][WINDOW]; /* of merging order[i] with order[i + 1 + k] */
+    uint16_t home[CONTEXTS]; /* of a context: its cluster; NO_HOME when never seen */
+    uint32_t n;
+};
+#define NO_HOME UINT16_MAX
+
+static double n_log_n(double n)
+{
+    return n > 0 ? n * log2(n) : 0;
+}
+
+static double mean_magnitude(const struct cluster *c)
+{
+    return c->sum_magnitude / c->n;
+}
+
+static double merge_cost(const struct cluster *a, const struct cluster *b)
+{
+    double bits = n_log_n(a->n + b->n);
+    for (unsigned s = 0; s < 256; s++)
+        bits -= n_log_n(a->counts[s] + b->counts[s]);
+    return bits - a->self_bits - b->self_bits;
+}
+
+static void cost_again(struct merge *m, uint32_t around)
+{
+    uint32_t first = around > WINDOW ? around - WINDOW : 0;
+    for (uint32_t i = first; i <= around && i < m->n; i++)
+        for (uint32_t k = 0; k < WINDOW; k++)
+            m->cost[i][k] = i + 1 + k < m->n ? merge_cost(&m->clusters[m->order[i]], &m->clusters[m->order[i + 1 + k]]) : HUGE_VAL;
+}
+
+static void merge_begin(struct merge *m, const struct kni_rans_trainer *t)
+{
+    for (uint32_t i = 0; i < CONTEXTS; i++) {
+        struct cluster *c = &m->clusters[i];
+        for (unsigned s = 0; s < 256; s++) {
+            c->counts[s] = (double)t->counts[i][s];
+            c->n += c->counts[s];
+            c->sum_magnitude += c->counts[s] * kni_rans_magnitude((uint8_t)s);
+            c->self_bits -= n_log_n(c->counts[s]);
+        }
+        c->self_bits += n_log_n(c->n);
+        m->home[i] = c->n > 0 ? (uint16_t)i : NO_HOME;
+        if (!(c->n > 0))
+            continue;
+        uint32_t at = m->n++;
+        for (; at && mean_magnitude(&m->clusters[m->order[at - 1]]) > mean_magnitude(c); at--)
+            m->order[at] = m->order[at - 1];
+        m->order[at] = i;
+    }
+    for (uint32_t i = 0; i < m->n; i++)
+        cost_again(m, i);
+}
+
+static void merge_pair(struct merge *m, uint32_t i, uint32_t j)
+{
+    uint32_t into = m->order[i], from = m->order[j];
+    struct cluster *a = &m->clusters[into], *b = &m->clusters[from];
+    a->self_bits += b->self_bits + merge_cost(a, b);
+    a->n += b->n;
+    a->sum_magnitude += b->sum_magnitude;
+    for (unsigned s = 0; s < 256; s++)
+        a->counts[s] += b->counts[s];
+    for (uint32_t c = 0; c < CONTEXTS; c++)
+        if (m->home[c] == from)
+            m->home[c] = (uint16_t)into;
+    m->n--;
+    memmove(m->order + j, m->order + j + 1, (m->n - j) * sizeof *m->order);
+    memmove(m->cost + j, m->cost + j + 1, (m->n - j) * sizeof *m->cost);
+    cost_again(m, i);
+    cost_again(m, j);
+}
+
+static void merge_all(struct merge *m)
+{
+    while (m->n > 1) {
+        uint32_t best = 0, best_k = 0;
+        for (uint32_t i = 0; i < m->n; i++)
+            for (uint32_t k = 0; k < WINDOW; k++)
+                if (m->cost[i][k] < m->cost[best][best_k]) {
+                    best = i;
+                    best_k = k;
+                }
+        if (m->n <= WANT_TABLES && m->cost[best][best_k] > FREE_BITS)
+            break;
+        merge_pair(m, best, best + 1 + best_k);
+    }
+}
+
+/* ---- tables */
+
+/* A symbol that would fill less than a quarter of a slot goes through the escape. */
+#define DIRECT_SHARE (0.25 / KNI_RANS_SCALE)
+#define PRIOR_SYMBOLS 8.0
+
+/* Counts and, so that nothing hangs on a handful of symbols, a few of a two-sided geometric distribution of the same mean. */
+static void table_of(const struct cluster *c, uint16_t freq[256])
+{
+    double mean = c && c->n > 0 ? mean_magnitude(c) + 0.01 : 1, theta = (sqrt(1 + mean * mean) - 1) / mean, weights[256], total = 0, escape = 0;
+    for (unsigned s = 0; s < 256; s++) {
+        double prior = PRIOR_SYMBOLS * (1 - theta) / (1 + theta) * pow(theta, kni_rans_magnitude((uint8_t)s));
+        weights[s] = prior + (c ? c->counts[s] : 0);
+        total += weights[s];
+    }
+    for (unsigned s = 0; s < 256; s++)
+        if (s == KNI_RANS_ESCAPE || weights[s] < DIRECT_SHARE * total) {
+            escape += weights[s];
+            weights[s] = 0;
+        }
+    weights[KNI_RANS_ESCAPE] = escape + total * 0x1p-16;
+    kni_rans_normalise(weights, freq);
+}
+
+static struct kni_rans_model *model_new(uint32_t n_tables)
+{
+    struct kni_rans_model *m = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *m, 64);
+    if (!m)
+        return NULL;
+    m->n_tables = n_tables;
+    m->freq = kni_calloc(KNI_ALLOC_TAG_CODEC, n_tables * sizeof *m->freq, 64);
+    m->symbols = kni_calloc(KNI_ALLOC_TAG_CODEC, n_tables * sizeof *m->symbols, 64);
+    m->slots = kni_calloc(KNI_ALLOC_TAG_CODEC, n_tables * sizeof *m->slots, 64);
+    if (!m->freq || !m->symbols || !m->slots)
+        kni_rans_model_free(&m);
+    return m;
+}
+
+static void model_build(struct kni_rans_model *m)
+{
+    for (uint32_t i = 0; i < m->n_tables; i++) {
+        kni_rans_make_symbols(m->freq[i], m->symbols[i]);
+        kni_rans_make_slots(m->freq[i], m->slots[i]);
+    }
+}
+
+void kni_rans_model_free(struct kni_rans_model **m)
+{
+    if (!*m)
+        return;
+    kni_free((*m)->freq);
+    kni_free((*m)->symbols);
+    kni_free((*m)->slots);
+    kni_free(*m);
+    *m = NULL;
+}
+
+/* The index in values[0..n) nearest to i that is not NO_HOME; n when there is none. */
+static uint32_t nearest(const uint16_t *values, uint32_t n, uint32_t i)
+{
+    for (uint32_t d = 0; d < n; d++) {
+        if (i >= d && values[i - d] != NO_HOME)
+            return i - d;
+        if (i + d < n && values[i + d] != NO_HOME)
+            return i + d;
+    }
+    return n;
+}
+
+/* The table of each context: its own cluster's, else of the nearest level of its class, else of the nearest class. */
+static void fill_maps(struct kni_rans_model *m, const struct merge *merge)
+{
+    uint16_t table[CONTEXTS], seen[KNI_RANS_MAX_CLASSES];
+    for (uint32_t i = 0; i < CONTEXTS; i++) {
+        table[i] = NO_HOME;
+        for (uint32_t k = 0; k < merge->n; k++)
+            if (merge->home[i] == merge->order[k])
+                table[i] = (uint16_t)k;
+    }
+    for (uint32_t class = 0; class < KNI_RANS_MAX_CLASSES; class++) {
+        seen[class] = NO_HOME;
+        for (uint32_t level = 0; level < KNI_RANS_LEVELS; level++) {
+            const uint16_t *own = table + class * KNI_RANS_LEVELS;
+            uint32_t from = nearest(own, KNI_RANS_LEVELS, level);
+            if (from < KNI_RANS_LEVELS) {
+                m->classes[class].map[level] = (uint8_t)own[from];
+                seen[class] = 0;
+            }
+        }
+    }
+    for (uint32_t class = 0; class < KNI_RANS_MAX_CLASSES; class++) {
+        uint32_t from = nearest(seen, KNI_RANS_MAX_CLASSES, class);
+        if (from == class)
+            continue;
+        if (from < KNI_RANS_MAX_CLASSES)
+            memcpy(m->classes[class].map, m->classes[from].map, KNI_RANS_LEVELS);
+        else
+            memset(m->classes[class].map, 0, KNI_RANS_LEVELS);
+    }
+}
+
+enum kn_status kni_rans_trainer_finish(const struct kni_rans_trainer *t, struct kni_rans_model **out)
+{
+    enum kn_status status = KN_E_NOMEM;
+    struct kni_rans_model *m = NULL;
+    struct merge *merge = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *merge, 0);
+    *out = NULL;
+    if (!merge)
+        goto done;
+    merge_begin(merge, t);
+    merge_all(merge);
+    m = model_new(merge->n ? merge->n : 1);
+    if (!m)
+        goto done;
+    memcpy(m->classes, t->classes, sizeof m->classes);
+    fill_maps(m, merge);
+    for (uint32_t i = 0; i < m->n_tables; i++)
+        table_of(merge->n ? &merge->clusters[merge->order[i]] : NULL, m->freq[i]);
+    model_build(m);
+    *out = m;
+    status = KN_OK;
+done:
+    kni_free(merge);
+    return status;
+}
+
+/* ---- bytes */
+
+size_t kni_rans_model_bytes(const struct kni_rans_model *m)
+{
+    return HEAD_BYTES + KNI_RANS_MAX_CLASSES * CLASS_BYTES + (size_t)m->n_tables * 512;
+}
+
+void kni_rans_model_write(const struct kni_rans_model *m, uint8_t *out)
+{
+    kni_le32_put(out, MAGIC);
+    kni_le32_put(out + 4, m->n_tables);
+    out += HEAD_BYTES;
+    for (unsigned i = 0; i < KNI_RANS_MAX_CLASSES; i++, out += CLASS_BYTES) {
+        kni_le16_put(out, m->classes[i].mul);
+        memcpy(out + 2, m->classes[i].left, 16);
+        memcpy(out + 18, m->classes[i].map, KNI_RANS_LEVELS);
+    }
+    for (uint32_t i = 0; i < m->n_tables; i++)
+        for (unsigned s = 0; s < 256; s++, out += 2)
+            kni_le16_put(out, m->freq[i][s]);
+}
+
+enum kn_status kni_rans_model_read(struct kni_rans_model **out, const uint8_t *data, size_t n_bytes, struct kn_err *err)
+{
+    *out = NULL;
+    if (n_bytes < HEAD_BYTES || kni_le32_get(data) != MAGIC)
+        return kni_err_set(err, KN_E_FORMAT, "the rANS tables do not begin as such tables do; build the profile again");
+    uint32_t n_tables = kni_le32_get(data + 4);
+    if (!n_tables || n_tables > KNI_RANS_MAX_TABLES || n_bytes != HEAD_BYTES + KNI_RANS_MAX_CLASSES * CLASS_BYTES + (size_t)n_tables * 512)
+        return kni_err_set(err, KN_E_FORMAT, "%u rANS tables in %zu bytes do not agree; build the profile again", n_tables, n_bytes);
+    struct kni_rans_model *m = model_new(n_tables);
+    if (!m)
+        return kni_err_set(err, KN_E_NOMEM, "no memory for %u rANS tables", n_tables);
+    enum kn_status status = KN_OK;
+    data += HEAD_BYTES;
+    for (unsigned i = 0; i < KNI_RANS_MAX_CLASSES; i++, data += CLASS_BYTES) {
+        m->classes[i].mul = kni_le16_get(data);
+        memcpy(m->classes[i].left, data + 2, 16);
+        memcpy(m->classes[i].map, data + 18, KNI_RANS_LEVELS);
+        for (unsigned level = 0; level < KNI_RANS_LEVELS && status == KN_OK; level++)
+            if (m->classes[i].map[level] >= n_tables)
+                status = kni_err_set(err, KN_E_FORMAT, "rANS class %u names table %u of %u; build the profile again", i, m->classes[i].map[level], n_tables);
+    }
+    for (uint32_t i = 0; i < n_tables && status == KN_OK; i++) {
+        for (unsigned s = 0; s < 256; s++, data += 2)
+            m->freq[i][s] = kni_le16_get(data);
+        if (!kni_rans_freq_ok(m->freq[i]) || !m->freq[i][KNI_RANS_ESCAPE])
+            status = kni_err_set(err, KN_E_FORMAT, "rANS table %u does not sum to %u or has no escape; build the profile again", i, KNI_RANS_SCALE);
+    }
+    if (status == KN_OK) {
+        model_build(m);
+        *out = m;
+    } else {
+        kni_rans_model_free(&m);
+    }
+    return status;
+}
