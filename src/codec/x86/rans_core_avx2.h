@@ -52,30 +52,37 @@ static inline __m256i rans_step_avx2(__m256i x, __m256i slots)
     return _mm256_add_epi32(_mm256_mullo_epi32(freq, _mm256_srli_epi32(x, KNI_RANS_BITS)), _mm256_srli_epi32(slots, 20));
 }
 
-/* kni_rans_put for eight lanes: freq_start holds freq | start << 16 as struct kni_rans_symbol does (bit 31 is ignored), recip too. Writes the 16 bytes before *at, of
- * which those that remain before the new *at are rubbish. */
-static inline __m256i rans_put_avx2(__m256i x, __m256i freq_start, __m256i recip, uint8_t **at)
+/* kni_rans_emit for eight lanes. Writes the 16 bytes before *at, of which those that remain before the new *at are rubbish. */
+static inline __m256i rans_emit_avx2(__m256i x, __m256i freq, uint8_t **at)
 {
-    __m256i freq = _mm256_and_si256(freq_start, _mm256_set1_epi32(0xffff)), start = _mm256_srli_epi32(_mm256_slli_epi32(freq_start, 1), 17);
     /* x >> 20 >= freq: both below 2^12, so signed comparison will do */
     __m256i stay = _mm256_cmpgt_epi32(freq, _mm256_srli_epi32(x, 32 - KNI_RANS_BITS));
     unsigned mask = ~(unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(stay)) & 0xff;
     /* the words that go, the highest lane's last */
     __m256i gone = _mm256_permutevar8x32_epi32(x, _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)&rans_gather[mask])));
     __m256i low = _mm256_and_si256(gone, _mm256_set1_epi32(0xffff));
-    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
-    _mm_storeu_si128((__m128i *)(*at - 16), words);
+    _mm_storeu_si128((__m128i *)(*at - 16), _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
     *at -= 2 * _mm_popcnt_u32(mask);
-    x = _mm256_blendv_epi8(_mm256_srli_epi32(x, 16), x, stay);
-    /* q = x / freq: the product with the reciprocal is q or q - 1 */
+    return _mm256_blendv_epi8(_mm256_srli_epi32(x, 16), x, stay);
+}
+
+/* x / freq, and *rest = x % freq, for x after emitting: the product with the reciprocal is the quotient or one less. */
+static inline __m256i rans_divide_avx2(__m256i x, __m256i freq, __m256i recip, __m256i *rest)
+{
     __m256i even = _mm256_srli_epi64(_mm256_mul_epu32(x, recip), 32);
     __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), _mm256_srli_epi64(recip, 32));
-    __m256i q = _mm256_blend_epi32(even, odd, 0xaa);
-    __m256i rest = _mm256_sub_epi32(x, _mm256_mullo_epi32(q, freq));
-    __m256i right = _mm256_cmpgt_epi32(freq, rest); /* -1, or 0 where one must be added */
-    q = _mm256_add_epi32(q, _mm256_add_epi32(right, _mm256_set1_epi32(1)));
-    rest = _mm256_sub_epi32(rest, _mm256_andnot_si256(right, freq));
-    return _mm256_add_epi32(_mm256_add_epi32(_mm256_slli_epi32(q, KNI_RANS_BITS), start), rest);
+    __m256i q = _mm256_blend_epi32(even, odd, 0xaa), r = _mm256_sub_epi32(x, _mm256_mullo_epi32(q, freq));
+    __m256i right = _mm256_cmpgt_epi32(freq, r); /* -1, or 0 where one must be added */
+    *rest = _mm256_sub_epi32(r, _mm256_andnot_si256(right, freq));
+    return _mm256_add_epi32(q, _mm256_add_epi32(right, _mm256_set1_epi32(1)));
+}
+
+/* kni_rans_put for eight lanes: freq_start holds freq | start << 16 as struct kni_rans_symbol does (bit 31 is ignored), recip too. */
+static inline __m256i rans_put_avx2(__m256i x, __m256i freq_start, __m256i recip, uint8_t **at)
+{
+    __m256i freq = _mm256_and_si256(freq_start, _mm256_set1_epi32(0xffff)), start = _mm256_srli_epi32(_mm256_slli_epi32(freq_start, 1), 17), rest;
+    __m256i q = rans_divide_avx2(rans_emit_avx2(x, freq, at), freq, recip, &rest);
+    return _mm256_add_epi32(_mm256_add_epi32(_mm256_slli_epi32(q, KNI_RANS_BITS), rest), start);
 }
 #endif
 
