@@ -32,6 +32,7 @@ static const char help_text[] =
     "  -m, --model FILE     GGUF file; default: $KINEMA_MODEL or the demo model\n"
     "      --text FILE      text to try it on, not one used for calibration; several: one result each, and their mean\n"
     "      --profile FILE   profile of the model, for fine, medium and small, which are left out without one\n"
+    "      --calibration FILE  text that kvtc may learn from, not evaluated; several; kvtc is left out without any\n"
     "      --only LIST      methods, such as cachegen,medium; needle also knows untouched\n"
     "      --kv-type T      f16 (default) or bf16: what the pool holds\n"
     "      --prefix N       eval: tokens that go through the codec, a multiple of 256 (3072)\n"
@@ -82,6 +83,39 @@ static int fail(enum kn_status status, const struct kn_err *err)
     return kn_app_fail("codec", "%s", err->text[0] ? err->text : kn_status_message(status));
 }
 
+/* ---- calibration */
+
+/* KN_APP_EXIT_OK, with *out NULL when no text was named. */
+static int calibrate(struct kn_model *model, const struct args *a, struct kn_eval_calibration **out)
+{
+    int32_t *texts[MAX_TEXTS] = {0};
+    size_t n_tokens[MAX_TEXTS] = {0};
+    struct kn_err err = {0};
+    struct watch watch = {0};
+    int exit_status = KN_APP_EXIT_OK;
+    *out = NULL;
+    for (uint32_t i = 0; i < a->n_calibration && exit_status == KN_APP_EXIT_OK; i++)
+        if (!(texts[i] = read_tokens(model, a->calibration[i], &n_tokens[i])))
+            exit_status = KN_APP_EXIT_FAILED;
+    if (a->n_calibration && exit_status == KN_APP_EXIT_OK) {
+        struct kn_eval_calibration_opts co = {.size = sizeof co,
+                                              .texts = (const int32_t *const *)texts,
+                                              .n_tokens = n_tokens,
+                                              .n_texts = a->n_calibration,
+                                              .kv_type = a->kv_type,
+                                              .n_threads = a->n_threads,
+                                              .progress = show_progress,
+                                              .user = &watch};
+        kn_app_progress_init(&watch.progress, true);
+        enum kn_status status = kn_eval_calibration_open(out, model, &co, &err);
+        kn_app_progress_clear(&watch.progress);
+        exit_status = status ? fail(status, &err) : KN_APP_EXIT_OK;
+    }
+    for (uint32_t i = 0; i < MAX_TEXTS; i++)
+        free(texts[i]);
+    return exit_status;
+}
+
 /* ---- eval */
 
 struct eval_user { struct watch watch; struct kn_report *report; };
@@ -108,7 +142,7 @@ static int print_report(const struct kn_report *report, const struct kn_report_h
     return ok ? KN_APP_EXIT_OK : KN_APP_EXIT_FAILED;
 }
 
-static int eval_text(struct kn_model *model, const struct args *a, const char *path, struct kn_report *report)
+static int eval_text(struct kn_model *model, const struct args *a, const char *path, struct kn_eval_calibration *calibration, struct kn_report *report)
 {
     size_t n = 0;
     int32_t *tokens = read_tokens(model, path, &n);
@@ -126,6 +160,7 @@ static int eval_text(struct kn_model *model, const struct args *a, const char *p
                               .n_threads = a->n_threads,
                               .only = a->only,
                               .ablation = a->ablation,
+                              .calibration = calibration,
                               .on_row = on_eval_row,
                               .progress = on_eval_progress,
                               .user = &user};
@@ -137,7 +172,7 @@ static int eval_text(struct kn_model *model, const struct args *a, const char *p
     return status ? fail(status, &err) : KN_APP_EXIT_OK;
 }
 
-static int eval(struct kn_model *model, const struct args *a)
+static int eval(struct kn_model *model, const struct args *a, struct kn_eval_calibration *calibration)
 {
     int exit_status = KN_APP_EXIT_OK;
     struct kn_report *reports = calloc(a->n_texts + 1, sizeof *reports); /* the last one: the mean */
@@ -149,7 +184,7 @@ static int eval(struct kn_model *model, const struct args *a)
         printf("%s, %" JSON_INTEGER_FORMAT " cores, commit %s, model %s\n\n", json_string_value(json_object_get(machine, "cpu")),
                json_integer_value(json_object_get(machine, "cores")), kn_app_commit, head.model);
     for (uint32_t i = 0; i < a->n_texts && exit_status == KN_APP_EXIT_OK; i++) {
-        exit_status = eval_text(model, a, a->texts[i], &reports[i]);
+        exit_status = eval_text(model, a, a->texts[i], calibration, &reports[i]);
         head.text = a->texts[i];
         if (exit_status == KN_APP_EXIT_OK)
             exit_status = print_report(&reports[i], &head, a->json);
@@ -185,7 +220,7 @@ static void on_needle_row(void *user, const struct kn_needle_row *row)
         printf("%-15s %-12s %6" PRIu32 " of %-6" PRIu32 " %12.3f\n", row->method, row->preset, row->n_right, row->n_facts, row->mean_logprob);
 }
 
-static int needle(struct kn_model *model, const struct args *a)
+static int needle(struct kn_model *model, const struct args *a, struct kn_eval_calibration *calibration)
 {
     const char *why = NULL;
     size_t n_bytes = 0;
@@ -203,6 +238,7 @@ static int needle(struct kn_model *model, const struct args *a)
                                 .kv_type = a->kv_type,
                                 .n_threads = a->n_threads,
                                 .only = a->only,
+                                .calibration = calibration,
                                 .on_row = on_needle_row,
                                 .progress = on_needle_progress,
                                 .user = &user};
@@ -285,13 +321,14 @@ static int search(struct kn_model *model, const struct args *a)
 
 /* ---- arguments */
 
-enum { OPT_TEXT = 256, OPT_PROFILE, OPT_ONLY, OPT_KV_TYPE, OPT_PREFIX, OPT_CONTINUE, OPT_FACTS, OPT_TOKENS, OPT_SAMPLE, OPT_LEVELS, OPT_NEEDLE, OPT_ABLATION, OPT_JSON };
+enum { OPT_TEXT = 256, OPT_PROFILE, OPT_ONLY, OPT_KV_TYPE, OPT_PREFIX, OPT_CONTINUE, OPT_FACTS, OPT_TOKENS, OPT_SAMPLE, OPT_LEVELS, OPT_CALIBRATION, OPT_NEEDLE, OPT_ABLATION, OPT_JSON };
 
 static const struct option table[] = {
     {"model", required_argument, NULL, 'm'},          {"text", required_argument, NULL, OPT_TEXT},       {"profile", required_argument, NULL, OPT_PROFILE},
     {"only", required_argument, NULL, OPT_ONLY},      {"kv-type", required_argument, NULL, OPT_KV_TYPE}, {"prefix", required_argument, NULL, OPT_PREFIX},
     {"continue", required_argument, NULL, OPT_CONTINUE}, {"facts", required_argument, NULL, OPT_FACTS},  {"tokens", required_argument, NULL, OPT_TOKENS},
-    {"sample", required_argument, NULL, OPT_SAMPLE},  {"levels", required_argument, NULL, OPT_LEVELS},   {"needle", no_argument, NULL, OPT_NEEDLE},
+    {"sample", required_argument, NULL, OPT_SAMPLE},  {"levels", required_argument, NULL, OPT_LEVELS},   {"calibration", required_argument, NULL, OPT_CALIBRATION},
+    {"needle", no_argument, NULL, OPT_NEEDLE},
     {"ablation", no_argument, NULL, OPT_ABLATION},    {"threads", required_argument, NULL, 't'},         {"json", no_argument, NULL, OPT_JSON},
     {"help", no_argument, NULL, 'h'},                 {NULL, 0, NULL, 0},
 };
@@ -325,6 +362,11 @@ static int parse_option(int option, struct args *a)
         if (a->n_texts == MAX_TEXTS)
             return kn_app_usage_error("codec", "more than %d texts", MAX_TEXTS);
         a->texts[a->n_texts++] = optarg;
+        break;
+    case OPT_CALIBRATION:
+        if (a->n_calibration == MAX_TEXTS)
+            return kn_app_usage_error("codec", "more than %d texts to learn from", MAX_TEXTS);
+        a->calibration[a->n_calibration++] = optarg;
         break;
     case OPT_KV_TYPE: {
         int type = kn_app_parse_name(optarg, types, 2);
@@ -390,7 +432,11 @@ int kn_cmd_codec(int argc, char **argv)
     enum kn_status status = kn_model_open(&model, &mo, &err);
     if (status)
         return fail(status, &err);
-    exit_status = !strcmp(args.what, "search") ? search(model, &args) : args.needle ? needle(model, &args) : eval(model, &args);
+    struct kn_eval_calibration *calibration = NULL;
+    exit_status = calibrate(model, &args, &calibration);
+    if (exit_status == KN_APP_EXIT_OK)
+        exit_status = !strcmp(args.what, "search") ? search(model, &args) : args.needle ? needle(model, &args, calibration) : eval(model, &args, calibration);
+    kn_eval_calibration_close(&calibration);
     kn_model_close(&model);
     return exit_status;
 }

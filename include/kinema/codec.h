@@ -30,6 +30,24 @@ struct kn_eval_row {
 };
 typedef void (*kn_eval_row_fn)(void *user, const struct kn_eval_row *row);
 
+/* What methods other than a profile's have learned from texts that are not evaluated: kvtc its PCA, the ablation its bases. */
+struct kn_eval_calibration;
+struct kn_eval_calibration_opts {
+    size_t size;                  /* sizeof(struct kn_eval_calibration_opts) */
+    const int32_t *const *texts;  /* tokens, borrowed for the call */
+    const size_t *n_tokens;
+    size_t n_texts;
+    uint32_t max_tokens;          /* of each text, 0: 2048; rounded down to whole blocks of 16 */
+    enum kn_kv_type kv_type;      /* as in the evaluations */
+    uint32_t n_threads;           /* 0: as many as the process may run on */
+    kn_progress_fn progress;      /* may be NULL */
+    void *user;
+};
+/* Errors: KN_E_ARG (too little text: says so), KN_E_UNSUPPORTED (no LAPACKE, or a shape), KN_E_NOMEM. References the model. One evaluation at a time may
+ * use it. */
+KN_API enum kn_status kn_eval_calibration_open(struct kn_eval_calibration **out, struct kn_model *model, const struct kn_eval_calibration_opts *opts, struct kn_err *err);
+KN_API void kn_eval_calibration_close(struct kn_eval_calibration **calibration);
+
 struct kn_eval_opts {
     size_t size;             /* sizeof(struct kn_eval_opts) */
     const int32_t *tokens;   /* at least prefix + continue_ of them; borrowed for the call */
@@ -44,6 +62,7 @@ struct kn_eval_opts {
     kn_eval_row_fn on_row;   /* called as rows are ready */
     kn_progress_fn progress; /* may be NULL */
     void *user;
+    struct kn_eval_calibration *calibration; /* NULL: methods that need one are left out */
 };
 
 /* Errors: KN_E_ARG (too few tokens, an unknown method), KN_E_CONTEXT, KN_E_NOMEM, and those of a profile. */
@@ -66,10 +85,11 @@ struct kn_needle_opts {
     const char *profile_path;
     enum kn_kv_type kv_type;
     uint32_t n_threads;
-    const char *only;          /* NULL: untouched, fine, medium, small, and cachegen's presets */
+    const char *only;          /* NULL: untouched, fine, medium, small, and cachegen's presets with and without sinks */
     kn_needle_row_fn on_row;   /* once a method, at the end */
     kn_progress_fn progress;
     void *user;
+    struct kn_eval_calibration *calibration; /* as in struct kn_eval_opts */
 };
 KN_API enum kn_status kn_codec_needle(struct kn_model *model, const struct kn_needle_opts *opts, struct kn_err *err);
 

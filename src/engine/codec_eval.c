@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "codec/hevc_encode.h"
+#include "engine/eval_calibration.h"
 #include "engine/eval_method.h"
 
 #define DEFAULT_PREFIX 3072u
@@ -145,7 +146,8 @@ static enum kn_status do_methods(struct eval *e, struct kn_err *err)
     enum kn_status status = KN_OK;
     for (uint32_t i = 0; i < n && status == KN_OK; i++) {
         const struct kni_eval_method *m = &all[i];
-        if (!kni_eval_is_named(e->opts.only, m->method) || (kni_eval_method_wants_profile(m) && !e->needs.profile))
+        if (!kni_eval_is_named(e->opts.only, m->method) || (kni_eval_method_wants_profile(m) && !e->needs.profile) ||
+            (kni_eval_method_wants_calibration(m) && !e->needs.kvtc))
             continue;
         if (kni_eval_method_wants_hevc(m) && !hevc_known) {
             hevc = has_hevc();
@@ -209,10 +211,15 @@ static enum kn_status check(struct kn_eval_opts *o, const struct kn_model *model
     enum kn_status status = kni_eval_check_list(o->only, false, err);
     uint32_t n;
     const struct kni_eval_method *m = kni_eval_methods(&n);
-    for (uint32_t i = 0; i < n && o->only && !o->profile_path && status == KN_OK; i++)
-        if (kni_eval_method_wants_profile(&m[i]) && kni_eval_is_named(o->only, m[i].method))
+    for (uint32_t i = 0; i < n && o->only && status == KN_OK; i++) {
+        if (!kni_eval_is_named(o->only, m[i].method))
+            continue;
+        if (kni_eval_method_wants_profile(&m[i]) && !o->profile_path)
             status = kni_err_set(err, KN_E_ARG, "method %s needs a profile of the model: build one with `kinema profile build`, and name it", m[i].method);
-    return status;
+        if (kni_eval_method_wants_calibration(&m[i]) && !o->calibration)
+            status = kni_err_set(err, KN_E_ARG, "method %s learns from calibration texts: name some that are not evaluated", m[i].method);
+    }
+    return status == KN_OK && o->calibration ? kni_eval_calibration_check(o->calibration, model, o->kv_type, err) : status;
 }
 
 enum kn_status kn_codec_eval(struct kn_model *model, const struct kn_eval_opts *opts, struct kn_err *err)
@@ -223,6 +230,7 @@ enum kn_status kn_codec_eval(struct kn_model *model, const struct kn_eval_opts *
         return status;
     const struct kn_eval_opts *o = &e.opts;
     struct kni_eval_bed_opts bo = {.model = model, .n_prefix = o->prefix, .n_after = o->continue_, .n_threads = o->n_threads, .kv_type = o->kv_type};
+    e.needs.kvtc = o->calibration ? o->calibration->kvtc : NULL;
     status = kni_eval_bed_open(&e.bed, &bo, err);
     if (status)
         goto done;

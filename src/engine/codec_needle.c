@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "engine/eval_calibration.h"
 #include "engine/eval_method.h"
 
 #define DEFAULT_FACTS 40u
@@ -149,7 +150,8 @@ static enum kn_status ask(struct needle *x, const struct kni_kv_view *view, stru
 
 static bool wanted(const struct needle *x, const struct kni_eval_method *m)
 {
-    if (m->kind == KNI_EVAL_KIND_IDEAL || (kni_eval_method_wants_profile(m) && !x->needs.profile))
+    if (m->kind == KNI_EVAL_KIND_IDEAL || (kni_eval_method_wants_profile(m) && !x->needs.profile) ||
+        (kni_eval_method_wants_calibration(m) && !x->needs.kvtc))
         return false;
     return x->opts.only ? kni_eval_is_named(x->opts.only, m->method) : m->by_needle;
 }
@@ -195,7 +197,8 @@ static enum kn_status check(struct kn_needle_opts *o, const struct kn_model *mod
         return kni_err_set(err, KN_E_ARG, "haystacks of %u tokens: use at least %u", o->n_tokens, KNI_EVAL_CHUNK);
     if (o->text_bytes > (size_t)1 << 30)
         return kni_err_set(err, KN_E_ARG, "a text of %zu bytes: use 1 GiB at most", o->text_bytes);
-    return kni_eval_check_list(o->only, true, err);
+    enum kn_status status = kni_eval_check_list(o->only, true, err);
+    return status == KN_OK && o->calibration ? kni_eval_calibration_check(o->calibration, model, o->kv_type, err) : status;
 }
 
 static enum kn_status read_text(struct needle *x, const struct kn_model *model, struct kn_err *err)
@@ -224,6 +227,7 @@ enum kn_status kn_codec_needle(struct kn_model *model, const struct kn_needle_op
     if (!x || n_methods >= MAX_METHODS)
         return kni_err_set(err, KN_E_NOMEM, "no memory to ask for facts");
     x->opts = o;
+    x->needs.kvtc = o.calibration ? o.calibration->kvtc : NULL;
     struct kni_eval_bed_opts bo = {.model = model,
                                    .n_prefix = (o.n_tokens + KNI_EVAL_CHUNK / 2) / KNI_EVAL_CHUNK * KNI_EVAL_CHUNK, /* whole chunks */
                                    .n_after = 2 * MAX_PIECE,

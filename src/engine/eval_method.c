@@ -37,6 +37,10 @@ static const struct kni_eval_method methods[] = {
     RIVAL("cachegen+sinks", "32/32", KNI_EVAL_KIND_CACHEGEN, 32, 32, 4),
     RIVAL("cachegen+sinks", "32/16", KNI_EVAL_KIND_CACHEGEN, 32, 16, 4),
     RIVAL("cachegen+sinks", "16/16", KNI_EVAL_KIND_CACHEGEN, 16, 16, 4),
+    {.method = "kvtc", .preset = "3 bits", .kind = KNI_EVAL_KIND_KVTC, .bits = 3},
+    {.method = "kvtc", .preset = "2 bits", .kind = KNI_EVAL_KIND_KVTC, .bits = 2},
+    {.method = "kvtc", .preset = "1.5 bits", .kind = KNI_EVAL_KIND_KVTC, .bits = 1.5},
+    {.method = "kvtc", .preset = "1 bit", .kind = KNI_EVAL_KIND_KVTC, .bits = 1},
 };
 #define N_METHODS (sizeof methods / sizeof *methods)
 
@@ -49,6 +53,11 @@ const struct kni_eval_method *kni_eval_methods(uint32_t *n)
 bool kni_eval_method_wants_profile(const struct kni_eval_method *m)
 {
     return m->kind == KNI_EVAL_KIND_CODEC && m->codec_preset >= KN_PRESET_FINE;
+}
+
+bool kni_eval_method_wants_calibration(const struct kni_eval_method *m)
+{
+    return m->kind == KNI_EVAL_KIND_KVTC;
 }
 
 bool kni_eval_method_wants_hevc(const struct kni_eval_method *m)
@@ -194,11 +203,31 @@ static enum kn_status code_baseline(const struct kni_eval_method *m, struct kni_
     return status ? kni_err_set(err, status, "%s %s: %s", m->method, m->preset, kn_status_message(status)) : KN_OK;
 }
 
+static enum kn_status code_kvtc(const struct kni_eval_method *m, struct kni_eval_bed *bed, struct kni_kvtc *kvtc, struct kni_eval_coded *out, struct kn_err *err)
+{
+    struct kni_kv_view clean = kni_eval_bed_clean(bed), coded = kni_eval_bed_coded(bed);
+    struct kni_buffer buffer = {0};
+    enum kn_status status = kni_kvtc_allocate(kvtc, m->bits);
+    uint64_t t0 = thread_ns();
+    if (status == KN_OK)
+        status = kni_kvtc_encode(kvtc, &clean, bed->n_prefix, &buffer, &out->account);
+    uint64_t t1 = thread_ns();
+    if (status == KN_OK)
+        status = kni_kvtc_decode(kvtc, &coded, bed->n_prefix, buffer.data, buffer.used);
+    out->encode_ns = t1 - t0;
+    out->decode_ns = thread_ns() - t1;
+    out->working_bytes = kni_kvtc_bytes(kvtc);
+    kni_free(buffer.data);
+    return status ? kni_err_set(err, status, "%s %s: %s", m->method, m->preset, kn_status_message(status)) : KN_OK;
+}
+
 enum kn_status kni_eval_method_code(const struct kni_eval_method *m, struct kni_eval_bed *bed, const struct kni_eval_needs *needs, struct kni_eval_coded *out,
                                     struct kn_err *err)
 {
     *out = (struct kni_eval_coded){0};
     if (m->kind != KNI_EVAL_KIND_IDEAL)
         kni_eval_bed_poison(bed);
+    if (m->kind == KNI_EVAL_KIND_KVTC)
+        return code_kvtc(m, bed, needs->kvtc, out, err);
     return m->kind == KNI_EVAL_KIND_CODEC ? code_own(m, bed, needs, out, err) : code_baseline(m, bed, out, err);
 }

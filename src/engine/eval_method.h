@@ -8,7 +8,7 @@
 #ifndef KNI_ENGINE_EVAL_METHOD_H
 #define KNI_ENGINE_EVAL_METHOD_H
 
-#include "codec/baseline/baseline.h"
+#include "codec/baseline/kvtc.h"
 #include "engine/eval_bed.h"
 
 #define KNI_EVAL_CHUNK 256u /* tokens of a chunk */
@@ -36,6 +36,7 @@ struct kni_eval_method {
 const struct kni_eval_method *kni_eval_methods(uint32_t *n);
 /* Whether the method can only run with a profile; with calibration; with the HEVC plugin. */
 bool kni_eval_method_wants_profile(const struct kni_eval_method *m);
+bool kni_eval_method_wants_calibration(const struct kni_eval_method *m);
 bool kni_eval_method_wants_hevc(const struct kni_eval_method *m);
 
 /* Whether the comma-separated list names the method. NULL names all. */
@@ -52,6 +53,7 @@ struct kni_eval_coded {
 /* What methods need beyond the bed; fields may be NULL. */
 struct kni_eval_needs {
     struct kni_profile *profile;
+    struct kni_kvtc *kvtc; /* the calibration's */
 };
 
 /* Codes the clean prefix and restores it into the coded copy (poisoned before). For IDEAL: only the account; the coded copy
