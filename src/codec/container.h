@@ -29,10 +29,10 @@
 #define KNI_CONTAINER_MAX_TOKENS 65536u
 
 enum kni_section_kind {
-    KNI_SECTION_KIND_EXACT_LOW = 1,  /* zstd; low bytes of one layer's K or V; index layer * 2 + is_v */
-    KNI_SECTION_KIND_EXACT_HIGH = 2, /* the same for high bytes */
     KNI_SECTION_KIND_TILES_SCALE = 3, /* zstd; all per-token scales; index 0 */
     KNI_SECTION_KIND_TILES_VIDEO = 4, /* HEVC; one layer group's K or V; index group * 2 + is_v */
+    KNI_SECTION_KIND_EXACT_MODEL = 10, /* zstd; what is said about every channel, and tables; index 0 */
+    KNI_SECTION_KIND_EXACT_PART = 11,  /* rANS and raw bits; one layer's K or V; index layer * 2 + is_v */
     KNI_SECTION_KIND_SPECTRAL_SINKS = 16, /* exact values of the first tokens; index 0 */
     KNI_SECTION_KIND_SPECTRAL_RANS = 17,  /* all matrices of symbols; index 0 */
     KNI_SECTION_KIND_SPECTRAL_VIDEO = 18, /* HEVC; K or V of three groups; index triple * 2 + is_v */

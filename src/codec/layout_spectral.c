@@ -19,7 +19,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "codec/profile_format.h"
 #include "codec/sinks.h"
+
+/* A part's rows always fit a picture: coefficients are at most its width, layers at most width / 32. */
+_Static_assert(KNI_PROFILE_MAX_WIDTH + KNI_PROFILE_MAX_WIDTH / 32 + 15 <= KNI_HEVC_MAX_SIDE, "a part is too tall for a picture");
 
 #define MAX_VARINT 5u
 
@@ -241,10 +245,6 @@ static enum kn_status spectral_plan(const struct kni_codec *codec, struct kni_co
     if (memcmp(m->profile, none, 16) && memcmp(m->profile, p->id, 16))
         return kni_err_set(err, KN_E_MISMATCH, "the chunk to encode names another profile than the one that is open");
     memcpy(m->profile, p->id, 16);
-    for (uint32_t is_v = 0; is_v < 2; is_v++)
-        if (kni_spectral_rows_max(p, is_v, kni_spectral_preset(m->preset)) > KNI_SPECTRAL_MAX_ROWS)
-            return kni_err_set(err, KN_E_UNSUPPORTED, "the profile codes more than %u rows a group of layers: build one with fewer layers a group",
-                               KNI_SPECTRAL_MAX_ROWS);
     uint32_t n = backend_of(header->backend)->plan(codec, header, err);
     header->n_sections = n + (sinks_of(p, m) > 0) + 1;
     return n ? KN_OK : KN_E_ARG;

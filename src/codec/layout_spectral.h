@@ -22,7 +22,6 @@
 #include "codec/spectral.h"
 
 #define KNI_SPECTRAL_RUN 256u
-#define KNI_SPECTRAL_MAX_ROWS KNI_HEVC_MAX_SIDE /* exponents and coefficients of a part; a profile with more is refused */
 #define KNI_SPECTRAL_MIN_SIDE 144u /* of a picture: the smallest that video decoders in hardware take */
 #define KNI_SPECTRAL_MIN_PICTURE 64u
 #define KNI_SPECTRAL_MAX_PICTURE 1024u /* tokens */

@@ -65,11 +65,9 @@ static uint32_t hevc_check(const struct kni_profile *profile, const struct kni_c
 {
     uint32_t per = header->tiling.tokens_per_picture, n = header->meta.n_tokens;
     bool ok = per % KNI_BLOCK_TOKENS == 0 && per <= KNI_SPECTRAL_MAX_PICTURE && per <= n && (per >= KNI_SPECTRAL_MIN_PICTURE || (per == n && n));
-    for (uint32_t is_v = 0; is_v < 2; is_v++)
-        ok = ok && kni_spectral_rows_max(profile, is_v, kni_spectral_preset(header->meta.preset)) <= KNI_SPECTRAL_MAX_ROWS;
     if (ok)
         return geometry_of(profile, header, 0).n_triples * 2;
-    kni_err_set(err, KN_E_FORMAT, "spectral chunk of %u tokens has %u tokens a picture, or its profile too many rows", n, per);
+    kni_err_set(err, KN_E_FORMAT, "spectral chunk of %u tokens has %u tokens a picture", n, per);
     return 0;
 }
 

@@ -334,6 +334,7 @@ enum kn_status kni_profile_read(struct kni_profile **out, const void *data, size
     }
     struct kni_hash id = kni_hash_bytes(data, n_bytes);
     memcpy(box->p.id, id.bytes, sizeof box->p.id);
+    box->p.n_bytes = n_bytes;
     atomic_init(&box->n_refs, 1);
     *out = &box->p;
     return KN_OK;

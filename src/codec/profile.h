@@ -54,6 +54,7 @@ struct kni_profile {
     uint32_t n_parts;
     uint32_t n_sinks;  /* first tokens of a sequence that stay exact, at most 16 */
     uint64_t n_calibration_tokens;
+    uint64_t n_bytes;  /* of the file; ignored by kni_profile_write */
     struct kni_profile_part *parts; /* [n_parts] */
     struct kni_profile_quality quality[KNI_PROFILE_N_PRESETS];
     const struct kni_rans_model *rans;

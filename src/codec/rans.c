@@ -20,9 +20,7 @@
 
 enum { FRAME_RAW = 0, FRAME_CODED = 1 };
 
-/* Most bytes of one step: a word for each symbol and one for each escape; and what a SIMD form may spoil before them. */
-#define STEP_BYTES (4u * KNI_RANS_LANES)
-#define SLACK_BYTES (1u + KNI_RANS_STATE_BYTES + 2 * STEP_BYTES + 64u)
+#define SLACK_BYTES (1u + KNI_RANS_STATE_BYTES + KNI_RANS_STEP_ROOM + 64u)
 
 size_t kni_rans_bound(uint32_t n_rows, uint32_t n_tokens)
 {
@@ -49,14 +47,37 @@ static void check_size(uint32_t n_tokens)
     assert(n_tokens && n_tokens % 16 == 0 && n_tokens <= KNI_RANS_MAX_TOKENS);
 }
 
-void kni_rans_notes_ref(struct kni_rans_row *row, const struct kni_rans_class *c, uint32_t n_tokens, uint8_t *tables, uint8_t *coded)
+static void row_begin(struct kni_rans_row *row, uint32_t n_tokens)
 {
+    int16_t below[KNI_RANS_LOUD_STEPS - 1];
+    kni_rans_loud_steps(row, below);
+    for (uint32_t p = 0; p < n_tokens; p++) {
+        row->loud[p] = 0;
+        for (uint32_t i = 0; i < KNI_RANS_LOUD_STEPS - 1; i++)
+            row->loud[p] = (uint8_t)(row->loud[p] + (row->energy[p] > below[i]));
+    }
+}
+
+static void row_end(struct kni_rans_row *row, uint32_t n_tokens, const struct kni_rans_class *c)
+{
+    bool decay = kni_rans_expect(row, c);
+    for (uint32_t p = 0; p < n_tokens; p++) {
+        uint32_t v = kni_rans_magnitude(row->symbols[p]), e = (uint32_t)row->energy[p] + (v < c->cap ? v : c->cap) * c->weight;
+        row->energy[p] = (int16_t)(decay ? e - (e + 32) / 64 : e);
+    }
+}
+
+void kni_rans_notes_ref(struct kni_rans_row *row, const struct kni_rans_class *c, const uint8_t *tokens, uint32_t n_tokens, uint8_t *tables, uint8_t *coded)
+{
+    row_begin(row, n_tokens);
+    kni_rans_to_positions(row->symbols, tokens, 0, n_tokens);
     for (uint32_t p = 0; p < n_tokens; p++) {
         bool first = p < KNI_RANS_LANES;
         uint8_t before = first ? KNI_RANS_ZERO : row->symbols[p - KNI_RANS_LANES];
-        tables[p] = c->map[kni_rans_level(c, row->base[p], first, before)];
+        tables[p] = c->map[kni_rans_level(c, row->loud[p], first, before)];
         coded[p] = kni_rans_flip(row->symbols[p], before < KNI_RANS_ZERO);
     }
+    row_end(row, n_tokens, c);
 }
 
 bool kni_rans_encode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], uint8_t **at, const uint8_t *floor, uint32_t n_tokens,
@@ -64,51 +85,58 @@ bool kni_rans_encode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS
 {
     for (uint32_t end = n_tokens; end;) {
         uint32_t n = end % KNI_RANS_LANES ? end % KNI_RANS_LANES : KNI_RANS_LANES, p = end - n;
-        if ((size_t)(*at - floor) < 2 * STEP_BYTES)
+        if (*at - floor < KNI_RANS_STEP_ROOM)
             return false;
         for (uint32_t lane = n; lane--;)
-            if (!m->symbols[tables[p + lane]][coded[p + lane]].freq || coded[p + lane] == KNI_RANS_ESCAPE)
+            if (m->symbols[tables[p + lane]][coded[p + lane]].start & KNI_RANS_RAW)
                 x[lane] = kni_rans_put_raw(x[lane], at, coded[p + lane], 8);
         for (uint32_t lane = n; lane--;) {
             const struct kni_rans_symbol *s = &m->symbols[tables[p + lane]][coded[p + lane]];
-            if (!s->freq)
-                s = &m->symbols[tables[p + lane]][KNI_RANS_ESCAPE];
-            x[lane] = kni_rans_put(x[lane], at, s->freq, s->start);
+            x[lane] = kni_rans_put_rank(x[lane], at, s, m->ranks[tables[p + lane]]);
         }
         end = p;
     }
     return true;
 }
 
-bool kni_rans_decode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], const uint8_t **at, const uint8_t *stream_end, uint32_t n_tokens,
-                             const struct kni_rans_class *c, struct kni_rans_row *row)
+bool kni_rans_decode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], struct kni_rans_words *words, uint32_t n_tokens,
+                             const struct kni_rans_class *c, struct kni_rans_row *row, uint8_t *tokens)
 {
+    row_begin(row, n_tokens);
     for (uint32_t p = 0; p < n_tokens; p += KNI_RANS_LANES) {
         uint32_t n = n_tokens - p < KNI_RANS_LANES ? n_tokens - p : KNI_RANS_LANES;
-        uint8_t *s = row->symbols + p;
+        uint8_t *s = row->symbols + p, before[KNI_RANS_LANES];
         for (uint32_t lane = 0; lane < n; lane++) {
-            uint8_t before = p ? s[(int)lane - (int)KNI_RANS_LANES] : KNI_RANS_ZERO;
-            uint32_t table = c->map[kni_rans_level(c, row->base[p + lane], !p, before)];
-            if (!kni_rans_get(&x[lane], at, stream_end, m->slots[table], &s[lane]))
+            before[lane] = p ? row->symbols[p - KNI_RANS_LANES + lane] : KNI_RANS_ZERO;
+            uint32_t table = c->map[kni_rans_level(c, row->loud[p + lane], !p, before[lane])];
+            if (!kni_rans_get_bucket(&x[lane], words, m->buckets[table], &s[lane]))
                 return false;
         }
-        for (uint32_t lane = 0; lane < n; lane++)
-            if (s[lane] == KNI_RANS_ESCAPE) {
-                uint32_t value;
-                if (!kni_rans_get_raw(&x[lane], at, stream_end, 8, &value))
-                    return false;
-                s[lane] = (uint8_t)value;
-            }
-        for (uint32_t lane = 0; lane < n && p; lane++)
-            s[lane] = kni_rans_flip(s[lane], s[(int)lane - (int)KNI_RANS_LANES] < KNI_RANS_ZERO);
+        for (uint32_t lane = 0; lane < n; lane++) {
+            uint32_t value = s[lane];
+            if (value == KNI_RANS_ESCAPE && !kni_rans_get_raw(&x[lane], &words->at, words->end, 8, &value))
+                return false;
+            s[lane] = kni_rans_flip((uint8_t)value, before[lane] < KNI_RANS_ZERO);
+        }
     }
+    kni_rans_to_tokens(tokens, row->symbols, 0, n_tokens);
+    row_end(row, n_tokens, c);
     return true;
 }
 
-static const struct kni_rans_ops *ops_get(void)
+static struct kni_rans_ops ops_get(void)
 {
-    static const struct kni_rans_ops ref = {kni_rans_notes_ref, kni_rans_encode_row_ref, kni_rans_decode_row_ref};
-    return &ref;
+    struct kni_rans_ops ops = {kni_rans_notes_ref, kni_rans_encode_row_ref, kni_rans_decode_row_ref};
+#if defined(__x86_64__)
+    uint32_t flags = kni_cpu_flags();
+    if (flags & KNI_CPU_FLAG_AVX2)
+        ops = (struct kni_rans_ops){kni_rans_notes_avx2, kni_rans_encode_row_avx2, kni_rans_decode_row_avx2};
+    if (flags & KNI_CPU_FLAG_AVX512) {
+        ops.encode_row = kni_rans_encode_row_avx512;
+        ops.decode_row = kni_rans_decode_row_avx512;
+    }
+#endif
+    return ops;
 }
 
 static size_t encode_raw(const uint8_t *symbols, size_t stride, uint32_t n_rows, uint32_t n_tokens, uint8_t *out)
@@ -123,17 +151,13 @@ size_t kni_rans_encode(const struct kni_rans_model *m, const uint8_t *symbols, s
                        const uint8_t *classes, uint8_t *out, void *scratch)
 {
     check_size(n_tokens);
-    const struct kni_rans_ops *ops = ops_get();
+    const struct kni_rans_ops ops = ops_get();
     struct kni_rans_row *row = align64(scratch);
     uint8_t *notes = (uint8_t *)(row + 1);
-    memset(row->energy, 0, sizeof row->energy);
+    kni_rans_row_reset(row);
     for (uint32_t r = 0; r < n_rows; r++) {
-        const struct kni_rans_class *c = kni_rans_class_get(m, classes[r]);
         uint8_t *tables = notes + (size_t)r * n_tokens * 2;
-        kni_rans_row_begin(row, n_tokens, c->mul);
-        kni_rans_to_positions(row->symbols, symbols + r * stride, n_tokens);
-        ops->notes(row, c, n_tokens, tables, tables + n_tokens);
-        kni_rans_row_end(row, n_tokens);
+        ops.notes(row, kni_rans_class_get(m, classes[r]), symbols + r * stride, n_tokens, tables, tables + n_tokens);
     }
     uint32_t x[KNI_RANS_LANES];
     for (uint32_t i = 0; i < KNI_RANS_LANES; i++)
@@ -142,7 +166,7 @@ size_t kni_rans_encode(const struct kni_rans_model *m, const uint8_t *symbols, s
     const uint8_t *floor = out + 1 + KNI_RANS_STATE_BYTES;
     for (uint32_t r = n_rows; r--;) {
         const uint8_t *tables = notes + (size_t)r * n_tokens * 2;
-        if (!ops->encode_row(m, x, &at, floor, n_tokens, tables, tables + n_tokens))
+        if (!ops.encode_row(m, x, &at, floor, n_tokens, tables, tables + n_tokens))
             return encode_raw(symbols, stride, n_rows, n_tokens, out);
     }
     size_t n_bytes = (size_t)(end - at) + KNI_RANS_STATE_BYTES + 1;
@@ -158,22 +182,27 @@ size_t kni_rans_encode(const struct kni_rans_model *m, const uint8_t *symbols, s
 static enum kn_status decode_coded(const struct kni_rans_model *m, const uint8_t *at, const uint8_t *end, uint32_t n_rows, uint32_t n_tokens, const uint8_t *classes,
                                    uint8_t *symbols, size_t stride, struct kni_rans_row *row)
 {
-    const struct kni_rans_ops *ops = ops_get();
+    const struct kni_rans_ops ops = ops_get();
     if ((size_t)(end - at) < KNI_RANS_STATE_BYTES)
         return KN_E_FORMAT;
     uint32_t x[KNI_RANS_LANES];
     for (uint32_t i = 0; i < KNI_RANS_LANES; i++, at += 4)
         x[i] = kni_le32_get(at);
-    memset(row->energy, 0, sizeof row->energy);
+    struct kni_rans_words words = {at, end};
+    bool in_tail = false;
+    kni_rans_row_reset(row);
     for (uint32_t r = 0; r < n_rows; r++) {
-        const struct kni_rans_class *c = kni_rans_class_get(m, classes[r]);
-        kni_rans_row_begin(row, n_tokens, c->mul);
-        if (!ops->decode_row(m, x, &at, end, n_tokens, c, row))
+        size_t left = (size_t)(words.end - words.at);
+        if (!in_tail && left < KNI_RANS_ROW_BYTES) {
+            memcpy(row->tail, words.at, left);
+            memset(row->tail + left, 0, sizeof row->tail - left);
+            words = (struct kni_rans_words){row->tail, row->tail + left};
+            in_tail = true;
+        }
+        if (!ops.decode_row(m, x, &words, n_tokens, kni_rans_class_get(m, classes[r]), row, symbols + r * stride))
             return KN_E_FORMAT;
-        kni_rans_to_tokens(symbols + r * stride, row->symbols, n_tokens);
-        kni_rans_row_end(row, n_tokens);
     }
-    bool good = at == end;
+    bool good = words.at == words.end;
     for (uint32_t i = 0; i < KNI_RANS_LANES; i++)
         good &= x[i] == KNI_RANS_LOW;
     return good ? KN_OK : KN_E_FORMAT;

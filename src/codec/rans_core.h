@@ -38,8 +38,9 @@
 #define KNI_RANS_STATE_BYTES (KNI_RANS_LANES * 4u)
 
 /* What the encoder needs to know of a symbol. recip = floor(2^32 / freq), for SIMD division (2^32 - 1 for freq 1). A symbol that
- * cannot be coded has freq 0. */
+ * cannot be coded has freq 0. The top bit of start is the caller's: what codes a symbol ignores it. */
 struct kni_rans_symbol { uint16_t freq, start; uint32_t recip; };
+_Static_assert(sizeof(struct kni_rans_symbol) == 8, "SIMD forms gather its halves");
 
 /* What the decoder finds at a slot: symbol | freq << 8 | (slot - start) << 20. */
 static inline uint32_t kni_rans_slot(uint8_t symbol, uint32_t freq, uint32_t offset)
@@ -47,16 +48,25 @@ static inline uint32_t kni_rans_slot(uint8_t symbol, uint32_t freq, uint32_t off
     return symbol | freq << 8 | offset << 20;
 }
 
-/* Codes one symbol and gives the new state; a word, if one is due, goes before at, which then points to it. The caller has made
- * sure of two bytes of room before *at. */
-static inline uint32_t kni_rans_put(uint32_t x, uint8_t **at, uint32_t freq, uint32_t start)
+#define KNI_RANS_START_MASK 0x7fffu
+
+/* Before a symbol of this freq is coded: a word, if one is due, goes before at, which then points to it. The caller has made sure of two
+ * bytes of room before *at. */
+static inline uint32_t kni_rans_emit(uint32_t x, uint8_t **at, uint32_t freq)
 {
     if (x >> (32 - KNI_RANS_BITS) >= freq) {
         *at -= 2;
         kni_le16_put(*at, (uint16_t)x);
         x >>= 16;
     }
-    return (x / freq << KNI_RANS_BITS) + x % freq + start;
+    return x;
+}
+
+/* Codes one symbol and gives the new state. */
+static inline uint32_t kni_rans_put(uint32_t x, uint8_t **at, uint32_t freq, uint32_t start)
+{
+    x = kni_rans_emit(x, at, freq);
+    return (x / freq << KNI_RANS_BITS) + x % freq + (start & KNI_RANS_START_MASK);
 }
 
 /* n_bits (at most 12) as they are: a symbol out of 2^n_bits equally likely ones. */

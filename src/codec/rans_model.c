@@ -2,13 +2,13 @@
 /*
  * A model from counts, and a model as bytes.
  *
- * The trainer counts symbols by class and level of the score (rans_model.h): 64 x 16 contexts. Most are alike, many are hardly
+ * The trainer counts symbols by class and level (rans_model.h): 64 x 32 contexts. Most are alike, many are hardly
  * seen. They are merged, cheapest pair first, where the cost is the bits that one table for both loses against one each, until
  * at most 48 tables are left and no merge is nearly free. So a context that was hardly seen ends in the table that suits it best, and the
  * tables of a row and its neighbours stay in the second cache level (48 x 16 KiB are not all in use at a time). Contexts never
  * seen take the table of the nearest one seen.
  *
- * As bytes, little-endian: "KRM1", u32 n_tables, then for each class u16 mul, u8 left[16], u8 map[16], then u16 freq[256] a table.
+ * As bytes, little-endian: "KRM1", u32 n_tables, then for each class u16 expect, u8 weight, cap, shift, left[16], map[32], then u16 freq[128] a table.
  */
 #include "codec/rans_simd.h"
 
@@ -19,10 +19,13 @@
 #include <string.h>
 
 #define CONTEXTS (KNI_RANS_MAX_CLASSES * KNI_RANS_LEVELS)
-#define WANT_TABLES 48u
+#ifndef WANT_TABLES
+#define WANT_TABLES 96u
+#endif
 #define MAGIC 0x314d524bu /* "KRM1" */
-#define CLASS_BYTES (2u + 16u + KNI_RANS_LEVELS)
+#define CLASS_BYTES (5u + 16u + KNI_RANS_LEVELS)
 #define HEAD_BYTES 8u
+#define TABLE_BYTES (2u * KNI_RANS_SYMBOLS)
 
 struct kni_rans_trainer {
     struct kni_rans_class classes[KNI_RANS_MAX_CLASSES];
@@ -38,16 +41,20 @@ uint8_t kni_rans_class_of(double mean_magnitude)
     return c < 0 ? 0 : c > KNI_RANS_MAX_CLASSES - 1 ? KNI_RANS_MAX_CLASSES - 1 : (uint8_t)c;
 }
 
-/* A class's mean magnitude scores 64 from the energy and 32 from the token before. */
+/* A row's weight falls with its mean so that small symbols are counted and large ones averaged; the token before is small below 0.7
+ * of the mean, large from twice the mean on. */
 static void class_rule(struct kni_rans_class *c, unsigned class)
 {
-    double mean = exp2((class - 32.0) / 4), mul = 64 / (512 * mean) * 65536;
-    c->mul = mul < 65535 ? (uint16_t)rint(mul) : 65535;
-    for (unsigned v = 0; v < KNI_RANS_LEFT_NONE; v++) {
-        double s = 32 * v / mean;
-        c->left[v] = s < 160 ? (uint8_t)rint(s) : 160;
+    double mean = exp2((class - 32.0) / 4);
+    c->weight = (uint8_t)fmax(1, rint(64 / (1 + mean)));
+    c->cap = (uint8_t)(KNI_RANS_MAX_GAIN / c->weight < 127 ? KNI_RANS_MAX_GAIN / c->weight : 127);
+    c->expect = (uint16_t)rint(fmin(256 * mean * c->weight, 64000));
+    for (c->shift = 0; 2 * mean > 14 << c->shift; c->shift++)
+        ;
+    for (unsigned v = 0; v < 16; v++) {
+        double middle = (v + 0.5) * (1 << c->shift) - 0.5;
+        c->left[v] = middle < 0.7 * mean ? 8 : middle < 2 * mean ? 16 : 24;
     }
-    c->left[KNI_RANS_LEFT_NONE] = 32;
     for (unsigned level = 0; level < KNI_RANS_LEVELS; level++)
         c->map[level] = (uint8_t)level;
 }
@@ -70,15 +77,12 @@ void kni_rans_trainer_close(struct kni_rans_trainer **t)
 
 void kni_rans_trainer_add(struct kni_rans_trainer *t, const uint8_t *symbols, size_t stride, uint32_t n_rows, uint32_t n_tokens, const uint8_t *classes)
 {
-    memset(t->row.energy, 0, sizeof t->row.energy);
+    kni_rans_row_reset(&t->row);
     for (uint32_t r = 0; r < n_rows; r++) {
         unsigned class = classes[r] < KNI_RANS_MAX_CLASSES ? classes[r] : KNI_RANS_MAX_CLASSES - 1;
-        kni_rans_row_begin(&t->row, n_tokens, t->classes[class].mul);
-        kni_rans_to_positions(t->row.symbols, symbols + r * stride, n_tokens);
-        kni_rans_notes_ref(&t->row, &t->classes[class], n_tokens, t->levels, t->coded);
+        kni_rans_notes_ref(&t->row, &t->classes[class], symbols + r * stride, n_tokens, t->levels, t->coded);
         for (uint32_t p = 0; p < n_tokens; p++)
             t->counts[class * KNI_RANS_LEVELS + t->levels[p]][t->coded[p]]++;
-        kni_rans_row_end(&t->row, n_tokens);
     }
 }
 
@@ -201,7 +205,7 @@ static void table_of(const struct cluster *c, uint16_t freq[256])
         total += weights[s];
     }
     for (unsigned s = 0; s < 256; s++)
-        if (s == KNI_RANS_ESCAPE || weights[s] < DIRECT_SHARE * total) {
+        if (s <= KNI_RANS_ESCAPE || s >= KNI_RANS_FIRST + KNI_RANS_SYMBOLS || weights[s] < DIRECT_SHARE * total) {
             escape += weights[s];
             weights[s] = 0;
         }
@@ -217,17 +221,60 @@ static struct kni_rans_model *model_new(uint32_t n_tables)
     m->n_tables = n_tables;
     m->freq = kni_calloc(KNI_ALLOC_TAG_CODEC, n_tables * sizeof *m->freq, 64);
     m->symbols = kni_calloc(KNI_ALLOC_TAG_CODEC, n_tables * sizeof *m->symbols, 64);
-    m->slots = kni_calloc(KNI_ALLOC_TAG_CODEC, n_tables * sizeof *m->slots, 64);
-    if (!m->freq || !m->symbols || !m->slots)
+    m->ranks = kni_calloc(KNI_ALLOC_TAG_CODEC, n_tables * sizeof *m->ranks + 64, 64); /* SIMD reads 32 bits at the last one */
+    m->buckets = kni_calloc(KNI_ALLOC_TAG_CODEC, n_tables * sizeof *m->buckets, 64);
+    if (!m->freq || !m->symbols || !m->ranks || !m->buckets)
         kni_rans_model_free(&m);
     return m;
+}
+
+/* Deals a table's slots out. Buckets that their own symbol does not fill are filled up from one that has too much, which may thereby
+ * come to have too little. The order is part of the format: the needy are served last come, first; the rich are taken by symbol. */
+static void deal(const uint16_t freq[256], const struct kni_rans_symbol symbols[256], struct kni_rans_bucket buckets[KNI_RANS_SYMBOLS], uint16_t ranks[KNI_RANS_SCALE])
+{
+    uint32_t left[KNI_RANS_SYMBOLS], next[KNI_RANS_SYMBOLS] = {0}; /* slots that a symbol has still to get, and its next rank */
+    uint8_t poor[KNI_RANS_SYMBOLS];
+    uint32_t n_poor = 0, rich = 0;
+    for (uint32_t i = 0; i < KNI_RANS_SYMBOLS; i++) {
+        left[i] = freq[KNI_RANS_FIRST + i];
+        if (left[i] < KNI_RANS_BUCKET_SLOTS)
+            poor[n_poor++] = (uint8_t)i;
+    }
+    while (n_poor) {
+        uint32_t i = poor[--n_poor], divider = left[i], lack = KNI_RANS_BUCKET_SLOTS - divider;
+        while (left[rich] <= KNI_RANS_BUCKET_SLOTS) /* the slots of all are as many as the buckets hold, so someone has more */
+            rich++;
+        const struct kni_rans_symbol *a = &symbols[KNI_RANS_FIRST + i], *b = &symbols[KNI_RANS_FIRST + rich];
+        buckets[i].own = freq[KNI_RANS_FIRST + i] | next[i] << 12 | divider << 24;
+        buckets[i].other = freq[KNI_RANS_FIRST + rich] | (next[rich] - divider) % KNI_RANS_SCALE << 12 | (KNI_RANS_FIRST + rich) << 24;
+        for (uint32_t k = 0; k < KNI_RANS_BUCKET_SLOTS; k++)
+            if (k < divider)
+                ranks[(a->start & KNI_RANS_START_MASK) + next[i]++] = (uint16_t)(i * KNI_RANS_BUCKET_SLOTS + k);
+            else
+                ranks[(b->start & KNI_RANS_START_MASK) + next[rich]++] = (uint16_t)(i * KNI_RANS_BUCKET_SLOTS + k);
+        left[i] = 0;
+        left[rich] -= lack;
+        if (left[rich] < KNI_RANS_BUCKET_SLOTS)
+            poor[n_poor++] = (uint8_t)rich;
+    }
+    for (uint32_t i = 0; i < KNI_RANS_SYMBOLS; i++) /* those that fill their own bucket to the brim */
+        if (left[i]) {
+            buckets[i].own = freq[KNI_RANS_FIRST + i] | next[i] << 12 | KNI_RANS_BUCKET_SLOTS << 24;
+            buckets[i].other = 0;
+            for (uint32_t k = 0; k < KNI_RANS_BUCKET_SLOTS; k++)
+                ranks[(symbols[KNI_RANS_FIRST + i].start & KNI_RANS_START_MASK) + next[i]++] = (uint16_t)(i * KNI_RANS_BUCKET_SLOTS + k);
+        }
 }
 
 static void model_build(struct kni_rans_model *m)
 {
     for (uint32_t i = 0; i < m->n_tables; i++) {
         kni_rans_make_symbols(m->freq[i], m->symbols[i]);
-        kni_rans_make_slots(m->freq[i], m->slots[i]);
+        deal(m->freq[i], m->symbols[i], m->buckets[i], m->ranks[i]);
+        m->symbols[i][KNI_RANS_ESCAPE].start |= KNI_RANS_RAW;
+        for (unsigned s = 0; s < 256; s++)
+            if (!m->freq[i][s])
+                m->symbols[i][s] = m->symbols[i][KNI_RANS_ESCAPE];
     }
 }
 
@@ -237,7 +284,8 @@ void kni_rans_model_free(struct kni_rans_model **m)
         return;
     kni_free((*m)->freq);
     kni_free((*m)->symbols);
-    kni_free((*m)->slots);
+    kni_free((*m)->ranks);
+    kni_free((*m)->buckets);
     kni_free(*m);
     *m = NULL;
 }
@@ -315,7 +363,7 @@ done:
 
 size_t kni_rans_model_bytes(const struct kni_rans_model *m)
 {
-    return HEAD_BYTES + KNI_RANS_MAX_CLASSES * CLASS_BYTES + (size_t)m->n_tables * 512;
+    return HEAD_BYTES + KNI_RANS_MAX_CLASSES * CLASS_BYTES + (size_t)m->n_tables * TABLE_BYTES;
 }
 
 void kni_rans_model_write(const struct kni_rans_model *m, uint8_t *out)
@@ -324,13 +372,33 @@ void kni_rans_model_write(const struct kni_rans_model *m, uint8_t *out)
     kni_le32_put(out + 4, m->n_tables);
     out += HEAD_BYTES;
     for (unsigned i = 0; i < KNI_RANS_MAX_CLASSES; i++, out += CLASS_BYTES) {
-        kni_le16_put(out, m->classes[i].mul);
-        memcpy(out + 2, m->classes[i].left, 16);
-        memcpy(out + 18, m->classes[i].map, KNI_RANS_LEVELS);
+        const struct kni_rans_class *c = &m->classes[i];
+        kni_le16_put(out, c->expect);
+        out[2] = c->weight;
+        out[3] = c->cap;
+        out[4] = c->shift;
+        memcpy(out + 5, c->left, 16);
+        memcpy(out + 21, c->map, KNI_RANS_LEVELS);
     }
     for (uint32_t i = 0; i < m->n_tables; i++)
-        for (unsigned s = 0; s < 256; s++, out += 2)
-            kni_le16_put(out, m->freq[i][s]);
+        for (unsigned s = 0; s < KNI_RANS_SYMBOLS; s++, out += 2)
+            kni_le16_put(out, m->freq[i][KNI_RANS_FIRST + s]);
+}
+
+static bool class_read(struct kni_rans_class *c, const uint8_t *data, uint32_t n_tables)
+{
+    c->expect = kni_le16_get(data);
+    c->weight = data[2];
+    c->cap = data[3];
+    c->shift = data[4];
+    memcpy(c->left, data + 5, 16);
+    memcpy(c->map, data + 21, KNI_RANS_LEVELS);
+    bool good = c->weight * c->cap <= KNI_RANS_MAX_GAIN && c->shift <= 7;
+    for (unsigned i = 0; i < 16; i++)
+        good &= c->left[i] % 8 == 0 && c->left[i] < KNI_RANS_LEVELS;
+    for (unsigned i = 0; i < KNI_RANS_LEVELS; i++)
+        good &= c->map[i] < n_tables;
+    return good;
 }
 
 enum kn_status kni_rans_model_read(struct kni_rans_model **out, const uint8_t *data, size_t n_bytes, struct kn_err *err)
@@ -339,24 +407,19 @@ enum kn_status kni_rans_model_read(struct kni_rans_model **out, const uint8_t *d
     if (n_bytes < HEAD_BYTES || kni_le32_get(data) != MAGIC)
         return kni_err_set(err, KN_E_FORMAT, "the rANS tables do not begin as such tables do; build the profile again");
     uint32_t n_tables = kni_le32_get(data + 4);
-    if (!n_tables || n_tables > KNI_RANS_MAX_TABLES || n_bytes != HEAD_BYTES + KNI_RANS_MAX_CLASSES * CLASS_BYTES + (size_t)n_tables * 512)
+    if (!n_tables || n_tables > KNI_RANS_MAX_TABLES || n_bytes != HEAD_BYTES + KNI_RANS_MAX_CLASSES * CLASS_BYTES + (size_t)n_tables * TABLE_BYTES)
         return kni_err_set(err, KN_E_FORMAT, "%u rANS tables in %zu bytes do not agree; build the profile again", n_tables, n_bytes);
     struct kni_rans_model *m = model_new(n_tables);
     if (!m)
         return kni_err_set(err, KN_E_NOMEM, "no memory for %u rANS tables", n_tables);
     enum kn_status status = KN_OK;
     data += HEAD_BYTES;
-    for (unsigned i = 0; i < KNI_RANS_MAX_CLASSES; i++, data += CLASS_BYTES) {
-        m->classes[i].mul = kni_le16_get(data);
-        memcpy(m->classes[i].left, data + 2, 16);
-        memcpy(m->classes[i].map, data + 18, KNI_RANS_LEVELS);
-        for (unsigned level = 0; level < KNI_RANS_LEVELS && status == KN_OK; level++)
-            if (m->classes[i].map[level] >= n_tables)
-                status = kni_err_set(err, KN_E_FORMAT, "rANS class %u names table %u of %u; build the profile again", i, m->classes[i].map[level], n_tables);
-    }
+    for (unsigned i = 0; i < KNI_RANS_MAX_CLASSES && status == KN_OK; i++, data += CLASS_BYTES)
+        if (!class_read(&m->classes[i], data, n_tables))
+            status = kni_err_set(err, KN_E_FORMAT, "rANS class %u has rules out of range; build the profile again", i);
     for (uint32_t i = 0; i < n_tables && status == KN_OK; i++) {
-        for (unsigned s = 0; s < 256; s++, data += 2)
-            m->freq[i][s] = kni_le16_get(data);
+        for (unsigned s = 0; s < KNI_RANS_SYMBOLS; s++, data += 2)
+            m->freq[i][KNI_RANS_FIRST + s] = kni_le16_get(data);
         if (!kni_rans_freq_ok(m->freq[i]) || !m->freq[i][KNI_RANS_ESCAPE])
             status = kni_err_set(err, KN_E_FORMAT, "rANS table %u does not sum to %u or has no escape; build the profile again", i, KNI_RANS_SCALE);
     }

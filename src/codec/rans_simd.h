@@ -8,14 +8,18 @@
 
 #include "codec/rans_model.h"
 
-/* From row->symbols and row->base: each symbol's table, and what is coded (the sign turned). */
-typedef void (*kni_rans_notes_fn)(struct kni_rans_row *row, const struct kni_rans_class *c, uint32_t n_tokens, uint8_t *tables, uint8_t *coded);
-/* Codes a row, last symbol first, words before *at. False when fewer than 256 bytes are left above floor at some step. */
+/* Room that encoding a step asks for: a word for each symbol and one for each escape are 128 bytes, and SIMD spoils some before them. */
+#define KNI_RANS_STEP_ROOM 192
+
+/* A row before coding: each symbol's table, and what is coded (the sign turned), by position; row->energy moves on. */
+typedef void (*kni_rans_notes_fn)(struct kni_rans_row *row, const struct kni_rans_class *c, const uint8_t *tokens, uint32_t n_tokens, uint8_t *tables,
+                                  uint8_t *coded);
+/* Codes a row, last symbol first, words before *at. False when fewer than KNI_RANS_STEP_ROOM bytes are left above floor at some step. */
 typedef bool (*kni_rans_encode_row_fn)(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], uint8_t **at, const uint8_t *floor, uint32_t n_tokens,
                                        const uint8_t *tables, const uint8_t *coded);
-/* Fills row->symbols; row->base is ready. False: the stream ends too early. */
-typedef bool (*kni_rans_decode_row_fn)(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], const uint8_t **at, const uint8_t *stream_end, uint32_t n_tokens,
-                                       const struct kni_rans_class *c, struct kni_rans_row *row);
+/* Decodes a row into tokens; row->energy moves on. False: the stream ends too early, and what tokens holds is rubbish. */
+typedef bool (*kni_rans_decode_row_fn)(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], struct kni_rans_words *words, uint32_t n_tokens,
+                                       const struct kni_rans_class *c, struct kni_rans_row *row, uint8_t *tokens);
 
 struct kni_rans_ops {
     kni_rans_notes_fn notes;
@@ -23,10 +27,26 @@ struct kni_rans_ops {
     kni_rans_decode_row_fn decode_row;
 };
 
-void kni_rans_notes_ref(struct kni_rans_row *row, const struct kni_rans_class *c, uint32_t n_tokens, uint8_t *tables, uint8_t *coded);
+void kni_rans_notes_ref(struct kni_rans_row *row, const struct kni_rans_class *c, const uint8_t *tokens, uint32_t n_tokens, uint8_t *tables, uint8_t *coded);
 bool kni_rans_encode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], uint8_t **at, const uint8_t *floor, uint32_t n_tokens,
                              const uint8_t *tables, const uint8_t *coded);
-bool kni_rans_decode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], const uint8_t **at, const uint8_t *stream_end, uint32_t n_tokens,
-                             const struct kni_rans_class *c, struct kni_rans_row *row);
+bool kni_rans_decode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], struct kni_rans_words *words, uint32_t n_tokens,
+                             const struct kni_rans_class *c, struct kni_rans_row *row, uint8_t *tokens);
+
+#if defined(__x86_64__)
+/* Parts that the AVX-512 form takes over: loudness before a row and energies after it, and from positions to tokens. */
+void kni_rans_row_begin_avx2(struct kni_rans_row *row, uint32_t n_tokens);
+void kni_rans_row_end_avx2(struct kni_rans_row *row, uint32_t n_tokens, const struct kni_rans_class *c);
+void kni_rans_to_tokens_avx2(uint8_t *tokens, const uint8_t *positions, uint32_t n_tokens);
+void kni_rans_notes_avx2(struct kni_rans_row *row, const struct kni_rans_class *c, const uint8_t *tokens, uint32_t n_tokens, uint8_t *tables, uint8_t *coded);
+bool kni_rans_encode_row_avx2(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], uint8_t **at, const uint8_t *floor, uint32_t n_tokens,
+                              const uint8_t *tables, const uint8_t *coded);
+bool kni_rans_decode_row_avx2(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], struct kni_rans_words *words, uint32_t n_tokens,
+                              const struct kni_rans_class *c, struct kni_rans_row *row, uint8_t *tokens);
+bool kni_rans_encode_row_avx512(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], uint8_t **at, const uint8_t *floor, uint32_t n_tokens,
+                                const uint8_t *tables, const uint8_t *coded);
+bool kni_rans_decode_row_avx512(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], struct kni_rans_words *words, uint32_t n_tokens,
+                                const struct kni_rans_class *c, struct kni_rans_row *row, uint8_t *tokens);
+#endif
 
 #endif

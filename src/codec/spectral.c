@@ -37,7 +37,7 @@ static void lay_out(struct kni_spectral *s, struct pieces *p)
     size_t f = sizeof(float), tables = (size_t)rope->n_ropes * s->max_tokens, width = s->max_width;
     s->cos_rows = piece(p, tables, rope->rope_dim / 2, f);
     s->sin_rows = piece(p, tables, rope->rope_dim / 2, f);
-    s->panels = piece(p, 2 * (size_t)s->half_tile, width, f); /* or, on the way back, entries */
+    s->panels = piece(p, 2 * (size_t)s->half_tile + 1, width, f); /* or, on the way back, entries, with some to read ahead */
     s->entries = (struct kni_spectral_entry *)(void *)s->panels;
     s->x = piece(p, s->tile_tokens, s->piece_cols, f);
     s->tokens16 = piece(p, KNI_GEMM_PANEL, width, f);

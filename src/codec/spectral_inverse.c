@@ -90,6 +90,7 @@ static void list_entries(struct kni_spectral *s, const uint8_t *symbols, size_t 
         else
             s->used[row] = s->ops.fill(p, n, row * KNI_SPECTRAL_STRIP, values, s->entries, s->next);
     }
+    memset(s->entries + s->starts[n], 0, KNI_SPECTRAL_AHEAD * sizeof *s->entries);
 }
 
 static float limit_of(enum kn_kv_type type)

@@ -76,16 +76,17 @@ static bool fill_ref(const uint8_t *symbols, uint32_t n, uint32_t at, const floa
     return any;
 }
 
+/* Where column c of a strip's row lies. */
+static uint32_t in_strip(uint32_t c)
+{
+    return c / 32 * 32 + c % 16 * 2 + c % 32 / 16;
+}
+
 static void gather_ref(const struct kni_spectral_gather_args *g)
 {
-    for (uint32_t row = 0; row < g->n_rows; row++) {
-        if (!g->used[row])
-            continue;
-        uint16_t *dst = g->strip + (size_t)row * KNI_SPECTRAL_STRIP;
-        const uint16_t *src = g->basis + row * g->width;
-        for (uint32_t c = 0; c < KNI_SPECTRAL_STRIP; c++)
-            dst[c / 32 * 32 + c % 16 * 2 + c % 32 / 16] = c < g->n_cols ? src[c] : 0;
-    }
+    for (uint32_t row = 0; row < g->n_rows; row++)
+        for (uint32_t c = 0; g->used[row] && c < KNI_SPECTRAL_STRIP; c++)
+            g->strip[(size_t)row * KNI_SPECTRAL_STRIP + in_strip(c)] = c < g->n_cols ? g->basis[row * g->width + c] : 0;
 }
 
 static void mix_ref(const struct kni_spectral_mix_args *m)
@@ -97,7 +98,7 @@ static void mix_ref(const struct kni_spectral_mix_args *m)
         for (uint32_t i = m->starts[t]; i < m->starts[t + 1]; i++) {
             const uint16_t *row = m->strip + m->entries[i].at;
             for (uint32_t c = 0; c < KNI_SPECTRAL_STRIP; c++)
-                x[c] += m->entries[i].value * kni_bf16_to_f32(row[c / 32 * 32 + c % 16 * 2 + c % 32 / 16]);
+                x[c] += m->entries[i].value * kni_bf16_to_f32(row[in_strip(c)]);
         }
     }
 }

@@ -25,6 +25,7 @@
 #include "kernel/gemm.h"
 
 #define KNI_SPECTRAL_STRIP 64u
+#define KNI_SPECTRAL_AHEAD 16u /* entries that are read ahead: so many behind the last one must be there, with a row that is */
 #define KNI_SPECTRAL_LARGEST 0x1p50f /* of |K|, |V| and weighted ones; more is cut off: squares of a row fit a float */
 
 struct kni_spectral_entry {
@@ -47,7 +48,7 @@ struct kni_spectral_gather_args {
     size_t width;          /* of a row of the basis */
     uint32_t n_rows, n_cols; /* n_cols 32 or 64; columns beyond are filled with zeros */
     const uint8_t *used;   /* [n_rows]; rows with 0 are left alone */
-    uint16_t *strip;
+    uint16_t *strip;       /* 32-byte aligned */
 };
 
 /* n of quantise, scan and fill is a multiple of 16. */

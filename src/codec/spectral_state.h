@@ -14,7 +14,7 @@
 
 #define KNI_SPECTRAL_TILE 256u        /* tokens that are transformed together, at most */
 #define KNI_SPECTRAL_BLOCK_ROWS 96u   /* of the basis, as floats in the second cache */
-#define KNI_SPECTRAL_BLOCK_COLS 512u
+#define KNI_SPECTRAL_BLOCK_COLS 384u
 
 struct kni_spectral {
     const struct kni_profile *profile; /* borrowed */

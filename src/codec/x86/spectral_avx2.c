@@ -10,7 +10,6 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -136,52 +135,62 @@ INLINE void weave(__m256i a, __m256i b, uint16_t *dst)
 
 static void gather_avx2(const struct kni_spectral_gather_args *g)
 {
-    bool whole = g->n_cols > 32;
     for (uint32_t row = 0; row < g->n_rows; row++) {
         if (!g->used[row])
             continue;
-        const uint16_t *src = g->basis + row * g->width;
+        const uint16_t *src = g->basis + row * g->width, *ahead = g->basis + (row + 16 < g->n_rows ? row + 16 : row) * g->width;
         uint16_t *dst = g->strip + (size_t)row * KNI_SPECTRAL_STRIP;
-        const char *ahead = (const char *)(g->basis + (row + 16 < g->n_rows ? row + 16 : row) * g->width);
-        _mm_prefetch(ahead, _MM_HINT_T0);
-        _mm_prefetch(ahead + 64, _MM_HINT_T0);
-        weave(load(src), load(src + 16), dst);
-        weave(whole ? load(src + 32) : _mm256_setzero_si256(), whole ? load(src + 48) : _mm256_setzero_si256(), dst + 32);
+        for (uint32_t c = 0; c < KNI_SPECTRAL_STRIP; c += 32) {
+            bool there = c < g->n_cols;
+            _mm_prefetch((const char *)(ahead + c), _MM_HINT_T0);
+            weave(there ? load(src + c) : _mm256_setzero_si256(), there ? load(src + c + 16) : _mm256_setzero_si256(), dst + c);
+        }
     }
 }
 
-#define STEP(i)                                                                                    \
-    w = load(row + 16 * i);                                                                        \
-    a##i = _mm256_fmadd_ps(v, _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)), a##i);                \
-    b##i = _mm256_fmadd_ps(v, _mm256_castsi256_ps(_mm256_and_si256(w, high)), b##i);
+/* Word i of a row: read once (the compiler would read it twice), its low halves shifted up, its high halves kept. */
+#define STEP(i)                                                                                                        \
+    w = load(row + 16 * (i));                                                                                          \
+    __asm__("" : "+x"(w));                                                                                             \
+    a##i = _mm256_fmadd_ps(v, _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)), a##i);                                    \
+    b##i = _mm256_fmadd_ps(v, _mm256_castsi256_ps(_mm256_blend_epi16(w, _mm256_setzero_si256(), 0x55)), b##i);
+#define ENTRY                                                                                                          \
+    row = m->strip + e[KNI_SPECTRAL_AHEAD].at;                                                                         \
+    _mm_prefetch((const char *)row, _MM_HINT_T0);                                                                      \
+    _mm_prefetch((const char *)(row + 32), _MM_HINT_T0);                                                               \
+    row = m->strip + e->at;                                                                                            \
+    v = _mm256_broadcast_ss(&e->value);                                                                                \
+    STEP(0) STEP(1) STEP(2) STEP(3)                                                                                    \
+    e++;
+
+static void mix_token(const struct kni_spectral_mix_args *m, const struct kni_spectral_entry *e, const struct kni_spectral_entry *end, float *x)
+{
+    const float *mean = m->mean;
+    const uint16_t *row;
+    __m256 a0 = _mm256_loadu_ps(mean), a1 = _mm256_loadu_ps(mean + 8), b0 = _mm256_loadu_ps(mean + 16), b1 = _mm256_loadu_ps(mean + 24), v;
+    __m256 a2 = _mm256_loadu_ps(mean + 32), a3 = _mm256_loadu_ps(mean + 40), b2 = _mm256_loadu_ps(mean + 48), b3 = _mm256_loadu_ps(mean + 56);
+    __m256i w;
+    while (e + 1 < end) {
+        ENTRY
+        ENTRY
+    }
+    if (e < end) {
+        ENTRY
+    }
+    _mm256_storeu_ps(x, a0);
+    _mm256_storeu_ps(x + 8, a1);
+    _mm256_storeu_ps(x + 16, b0);
+    _mm256_storeu_ps(x + 24, b1);
+    _mm256_storeu_ps(x + 32, a2);
+    _mm256_storeu_ps(x + 40, a3);
+    _mm256_storeu_ps(x + 48, b2);
+    _mm256_storeu_ps(x + 56, b3);
+}
 
 static void mix_avx2(const struct kni_spectral_mix_args *m)
 {
-    const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
-    for (uint32_t t = 0; t < m->n_tokens; t++) {
-        const struct kni_spectral_entry *e = m->entries + m->starts[t], *end = m->entries + m->starts[t + 1];
-        const float *mean = m->mean;
-        __m256 a0 = _mm256_loadu_ps(mean), a1 = _mm256_loadu_ps(mean + 8), b0 = _mm256_loadu_ps(mean + 16), b1 = _mm256_loadu_ps(mean + 24);
-        __m256 a2 = _mm256_loadu_ps(mean + 32), a3 = _mm256_loadu_ps(mean + 40), b2 = _mm256_loadu_ps(mean + 48), b3 = _mm256_loadu_ps(mean + 56);
-        for (; e < end; e++) {
-            const uint16_t *row = m->strip + e->at;
-            __m256 v = _mm256_broadcast_ss(&e->value);
-            __m256i w;
-            STEP(0)
-            STEP(1)
-            STEP(2)
-            STEP(3)
-        }
-        float *x = m->x + t * m->ldx;
-        _mm256_storeu_ps(x, a0);
-        _mm256_storeu_ps(x + 8, a1);
-        _mm256_storeu_ps(x + 16, b0);
-        _mm256_storeu_ps(x + 24, b1);
-        _mm256_storeu_ps(x + 32, a2);
-        _mm256_storeu_ps(x + 40, a3);
-        _mm256_storeu_ps(x + 48, b2);
-        _mm256_storeu_ps(x + 56, b3);
-    }
+    for (uint32_t t = 0; t < m->n_tokens; t++)
+        mix_token(m, m->entries + m->starts[t], m->entries + m->starts[t + 1], m->x + t * m->ldx);
 }
 
 static bool unscale_avx2(float *x, const float *inv_weight, float scale, float limit, uint32_t n)

@@ -347,22 +347,26 @@ static void escapes_that_do_not_fit(void **state)
         uint16_t *pool = malloc(b.pool.n_values * 2);
         assert_non_null(pool);
         memcpy(pool, b.pool.view.base, b.pool.n_values * 2);
-        for (int i = 0; i < 6; i++) {
+        int32_t *values = b.escapes.values;
+        for (int i = 0; i < 8; i++) {
             int32_t value = b.escapes.values[n - 1];
             switch (i) {
             case 0: b.escapes.n = n - 1; break;               /* too few */
-            case 1: b.escapes.n = 0; break;
+            case 1: b.escapes.n = 0, b.escapes.values = NULL; break;
             case 2: *plain = 255; break;                      /* one more symbol than escapes */
             case 3: *plain = 0; break;                        /* no symbol at all */
             case 4: b.escapes.values[n - 1] = -value; break;  /* the other sign */
-            default: b.escapes.values[n - 1] = value > 0 ? 126 : -126; /* needs no escape */
+            case 5: b.escapes.values[n - 1] = value > 0 ? 126 : -126; break; /* needs no escape */
+            case 6: b.escapes.n = n + 1; break;               /* too many */
+            default: b.escapes.n = 2 * n;
             }
             assert_int_equal(inverse(&b, 1, 0, 0), KN_E_FORMAT);
             b.escapes.n = n;
-            b.escapes.values[n - 1] = value;
+            b.escapes.values = values;
+            values[n - 1] = value;
             *plain = was;
         }
-        uint8_t *escape = NULL; /* too many: one of the symbols becomes plain */
+        uint8_t *escape = NULL; /* too many again: one of the symbols becomes plain */
         for (uint32_t t = 0; t < b.n && !escape; t++)
             if (b.symbols[b.stride + t] == 1 || b.symbols[b.stride + t] == 255)
                 escape = &b.symbols[b.stride + t];
@@ -384,6 +388,51 @@ static void escapes_that_do_not_fit(void **state)
         bed_free(&b);
     }
     kni_cpu_set_mask(UINT32_MAX);
+}
+
+/* A typical exponent from which -96 cannot be said: a row of zeros becomes one of another exponent, and its zeros stay zeros. */
+static void exponents_far_from_typical(void **state)
+{
+    (void)state;
+    struct test_profile_opts o = {.n_layer = 1, .n_kv_head = 1, .d_head = 64, .n_group = 1, .step = 0.1f, .plain = true};
+    struct bed b = bed_make(&o, KN_KV_TYPE_BF16, 0, 16);
+    ((int8_t *)(uintptr_t)b.profile->parts[1].exponent)[0] = 60;
+    memset(kni_kv_row(&b.pool.view, 0, 1, 0, 0), 0, 16 * 128);
+    for (uint32_t i = 0; i < 64; i++)
+        kni_kv_row(&b.pool.view, 0, 1, 0, 9)[i] = kni_f32_to_bf16(i & 1 ? 0x1p13f : -0x1p13f);
+    forward(&b, 1, KNI_PROFILE_PRESET_FINE);
+    check_forward(&b, 1, KNI_PROFILE_PRESET_FINE);
+    for (uint32_t t = 0; t < 16; t++)
+        assert_int_equal(b.symbols[t], t == 9 ? 128 + 52 - 60 : 1);
+    assert_int_equal(inverse(&b, 1, KNI_PROFILE_PRESET_FINE, 0), KN_OK);
+    check_inverse(&b, &b.pool.view, 1, KNI_PROFILE_PRESET_FINE, 0);
+    for (uint32_t i = 0; i < 64; i++)
+        assert_int_equal(kni_kv_row(&b.pool.view, 0, 1, 0, 8)[i] & 0x7fff, 0);
+    b.symbols[3] = 0; /* an exponent in range, but no symbol */
+    assert_int_equal(inverse(&b, 1, KNI_PROFILE_PRESET_FINE, 0), KN_E_FORMAT);
+    bed_free(&b);
+}
+
+/* A handle a direction, several chunks: what was kept of the positions before must not be used. */
+static void chunk_after_chunk(void **state)
+{
+    (void)state;
+    struct test_profile_opts o = {.n_layer = 2, .n_kv_head = 1, .d_head = 64, .n_group = 1, .step = 0.1f, .neox = true};
+    struct bed b = bed_make(&o, KN_KV_TYPE_F16, 0, 96);
+    struct kni_spectral *back = NULL;
+    static const uint32_t pieces[][2] = {{0, 32}, {32, 32}, {32, 64}, {64, 16}, {0, 96}};
+    assert_int_equal(kni_spectral_open(&back, b.profile, b.n, NULL), KN_OK);
+    for (unsigned i = 0; i < 5; i++)
+        for (uint32_t part = 0; part < 4; part++) {
+            b.first = pieces[i][0];
+            b.n = pieces[i][1];
+            forward(&b, part, KNI_PROFILE_PRESET_MEDIUM);
+            check_forward(&b, part, KNI_PROFILE_PRESET_MEDIUM);
+            assert_int_equal(kni_spectral_inverse(back, &b.pool.view, b.first, b.n, part, KNI_PROFILE_PRESET_MEDIUM, b.symbols, b.stride, &b.escapes, 0), KN_OK);
+            check_inverse(&b, &b.pool.view, part, KNI_PROFILE_PRESET_MEDIUM, 0);
+        }
+    kni_spectral_close(&back);
+    bed_free(&b);
 }
 
 static void skipped_tokens_stay(void **state)
@@ -489,8 +538,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_ways_as_the_contract_says), cmocka_unit_test(error_is_bounded_by_the_step), cmocka_unit_test(zeros_and_what_is_not_finite),
-        cmocka_unit_test(escapes_both_ways), cmocka_unit_test(escapes_that_do_not_fit), cmocka_unit_test(skipped_tokens_stay),
-        cmocka_unit_test(rows_for_calibration), cmocka_unit_test(calls_do_not_allocate), cmocka_unit_test(failing_allocations),
+        cmocka_unit_test(escapes_both_ways), cmocka_unit_test(escapes_that_do_not_fit), cmocka_unit_test(exponents_far_from_typical),
+        cmocka_unit_test(chunk_after_chunk), cmocka_unit_test(skipped_tokens_stay), cmocka_unit_test(rows_for_calibration),
+        cmocka_unit_test(calls_do_not_allocate), cmocka_unit_test(failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
