@@ -232,6 +232,8 @@ enum kn_status kn_codec_eval(struct kn_model *model, const struct kn_eval_opts *
     struct kni_eval_bed_opts bo = {.model = model, .n_prefix = o->prefix, .n_after = o->continue_, .n_threads = o->n_threads, .kv_type = o->kv_type};
     e.needs.kvtc = o->calibration ? o->calibration->kvtc : NULL;
     status = kni_eval_bed_open(&e.bed, &bo, err);
+    if (status == KN_OK)
+        status = kni_eval_open_profile(&e.needs.profile, o->profile_path, &e.bed, err);
     if (status)
         goto done;
     e.clean = tmpfile();
@@ -261,6 +263,7 @@ done:
     kni_free(e.clean_lse);
     kni_free(e.clean_best);
     kni_free(e.verdicts);
+    kni_profile_close(&e.needs.profile);
     kni_eval_bed_close(&e.bed);
     return status;
 }

@@ -235,6 +235,8 @@ enum kn_status kn_codec_needle(struct kn_model *model, const struct kn_needle_op
                                    .kv_type = o.kv_type};
     status = kni_eval_bed_open(&x->bed, &bo, err);
     if (status == KN_OK)
+        status = kni_eval_open_profile(&x->needs.profile, o.profile_path, &x->bed, err);
+    if (status == KN_OK)
         status = read_text(x, model, err);
     if (status == KN_OK) {
         x->haystack = kni_alloc(KNI_ALLOC_TAG_SCRATCH, bo.n_prefix * sizeof *x->haystack, 0);
@@ -250,6 +252,7 @@ enum kn_status kn_codec_needle(struct kn_model *model, const struct kn_needle_op
         struct kn_needle_row row = {.method = t->method, .preset = t->preset, .n_facts = t->n_facts, .n_right = t->n_right, .mean_logprob = t->log_p / t->n_facts};
         o.on_row(o.user, &row);
     }
+    kni_profile_close(&x->needs.profile);
     kni_eval_bed_close(&x->bed);
     kni_free(x->text);
     kni_free(x->haystack);

@@ -113,8 +113,32 @@ static uint64_t thread_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Books a container's sections: kinds that mix K and V are shared out half and half, which is how many values each has. */
-static enum kn_status book(const void *data, size_t n_bytes, struct kni_account *account, struct kn_err *err)
+/* Adds n bytes of a section that K and V share half and half, which is how many values each has. */
+static void book_half(struct kni_account *account, size_t n)
+{
+    account->k_bytes += (double)n / 2;
+    account->v_bytes += (double)n / 2;
+}
+
+/* Matrices of the spectral layout over rANS, K and V by turns, each after its length (layout_spectral_rans.c); the length is booked with it. */
+static void book_matrices(struct kni_account *account, const uint8_t *at, size_t n_bytes, uint32_t n_parts)
+{
+    const uint8_t *end = at + n_bytes;
+    for (uint32_t part = 0; at < end; part = (part + 1) % n_parts) {
+        const uint8_t *begin = at;
+        size_t n = 0;
+        for (unsigned shift = 0; at < end && shift < 35; shift += 7) {
+            n |= (size_t)(*at & 127u) << shift;
+            if (*at++ < 128)
+                break;
+        }
+        at = n < (size_t)(end - at) ? at + n : end;
+        *(part & 1 ? &account->v_bytes : &account->k_bytes) += (double)(at - begin);
+    }
+}
+
+/* Books a container's sections. */
+static enum kn_status book(const void *data, size_t n_bytes, const struct kni_profile *profile, struct kni_account *account, struct kn_err *err)
 {
     struct kni_container c;
     enum kn_status s = kni_container_open(&c, data, n_bytes, err);
@@ -124,9 +148,12 @@ static enum kn_status book(const void *data, size_t n_bytes, struct kni_account 
         const uint8_t *bytes;
         size_t size;
         s = kni_container_section(&c, i, &kind, &index, &bytes, &size, err);
-        double v_share = kind == KNI_SECTION_KIND_TILES_SCALE ? 0.5 : index % 2;
-        account->v_bytes += (double)size * v_share;
-        account->k_bytes += (double)size * (1 - v_share);
+        if (kind == KNI_SECTION_KIND_TILES_SCALE || kind == KNI_SECTION_KIND_SPECTRAL_SINKS || kind == KNI_SECTION_KIND_SPECTRAL_ESCAPES)
+            book_half(account, size);
+        else if (kind == KNI_SECTION_KIND_SPECTRAL_RANS)
+            book_matrices(account, bytes, size, profile->n_parts);
+        else
+            *(index % 2 ? &account->v_bytes : &account->k_bytes) += (double)size;
     }
     account->all_bytes += n_bytes;
     return s;
@@ -156,7 +183,7 @@ static enum kn_status code_own(const struct kni_eval_method *m, struct kni_eval_
             status = kni_chunk_restore(decoder, data, n_bytes, &meta, &coded, err);
         uint64_t t2 = thread_ns();
         if (status == KN_OK)
-            status = book(data, n_bytes, &out->account, err);
+            status = book(data, n_bytes, profile, &out->account, err);
         kni_free(data);
         out->encode_ns += t1 - t0;
         out->decode_ns += t2 - t1;
@@ -219,6 +246,17 @@ static enum kn_status code_kvtc(const struct kni_eval_method *m, struct kni_eval
     out->working_bytes = kni_kvtc_bytes(kvtc);
     kni_free(buffer.data);
     return status ? kni_err_set(err, status, "%s %s: %s", m->method, m->preset, kn_status_message(status)) : KN_OK;
+}
+
+enum kn_status kni_eval_open_profile(struct kni_profile **out, const char *path, const struct kni_eval_bed *bed, struct kn_err *err)
+{
+    *out = NULL;
+    enum kn_status status = path ? kni_profile_open(out, path, err) : KN_OK;
+    if (status == KN_OK && *out)
+        status = kni_profile_match(*out, bed->model->info.fingerprint, &bed->kv, err);
+    if (status)
+        kni_profile_close(out);
+    return status;
 }
 
 enum kn_status kni_eval_method_code(const struct kni_eval_method *m, struct kni_eval_bed *bed, const struct kni_eval_needs *needs, struct kni_eval_coded *out,

@@ -56,6 +56,9 @@ struct kni_eval_needs {
     struct kni_kvtc *kvtc; /* the calibration's */
 };
 
+/* Opens a profile and holds it against the bed's model; *out is NULL, with KN_OK, for a NULL path. Close it with kni_profile_close. */
+enum kn_status kni_eval_open_profile(struct kni_profile **out, const char *path, const struct kni_eval_bed *bed, struct kn_err *err);
+
 /* Codes the clean prefix and restores it into the coded copy (poisoned before). For IDEAL: only the account; the coded copy
  * stays. */
 enum kn_status kni_eval_method_code(const struct kni_eval_method *m, struct kni_eval_bed *bed, const struct kni_eval_needs *needs, struct kni_eval_coded *out,

@@ -84,7 +84,7 @@ bool kni_range_decoder_is_over(const struct kni_range_decoder *d)
 /* ---- adaptive model */
 
 #define STEP 24u
-#define TOTAL_MAX 8192u
+#define TOTAL_MAX 32000u
 
 static void model_ready(struct kni_range_model *m, uint32_t n_symbols)
 {
