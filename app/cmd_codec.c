@@ -31,7 +31,8 @@ static const char help_text[] =
     "  search               bytes of every tiling of the preset tiles\n\n"
     "  -m, --model FILE     GGUF file; default: $KINEMA_MODEL or the demo model\n"
     "      --text FILE      text to try it on, not one used for calibration; several: one result each, and their mean\n"
-    "      --profile FILE   profile of the model, for fine, medium and small, which are left out without one\n"
+    "      --profile FILE   profile of the model for fine, medium and small, which are left out without one;\n"
+    "                       default: $KINEMA_PROFILE or the one that `make demo` has built\n"
     "      --calibration FILE  text that kvtc may learn from, not evaluated; several; kvtc is left out without any\n"
     "      --only LIST      methods, such as cachegen,medium; needle also knows untouched\n"
     "      --kv-type T      f16 (default) or bf16: what the pool holds\n"
@@ -415,7 +416,7 @@ static int parse(int argc, char **argv, struct args *a)
 int kn_cmd_codec(int argc, char **argv)
 {
     struct args args = {.prefix = 3072, .continue_ = 1024, .n_facts = 40, .sample = 256, .levels = 64};
-    char path[4096];
+    char path[4096], profile_path[4096];
     int exit_status = parse(argc, argv, &args);
     if (exit_status)
         return exit_status;
@@ -432,6 +433,8 @@ int kn_cmd_codec(int argc, char **argv)
     enum kn_status status = kn_model_open(&model, &mo, &err);
     if (status)
         return fail(status, &err);
+    if (!args.profile && kn_app_default_profile(model, profile_path, sizeof profile_path))
+        args.profile = profile_path;
     struct kn_eval_calibration *calibration = NULL;
     exit_status = calibrate(model, &args, &calibration);
     if (exit_status == KN_APP_EXIT_OK)
