@@ -7,8 +7,8 @@
  *     note     bits 0..4 table, bit 7 for others (model: the sign is turned)
  *
  * Sixteen and not the 32 lanes of backend rans since tokens come in blocks of 16. Encoding goes backwards, over the runs and inside
- * them, and fills the stream from its end. A stream must end where it ends and leave every state at 2^16, so one that is cut,
- * padded or damaged is noticed. Nothing here allocates; any thread, each its own coder.
+ * them, and fills the stream from its end. A stream must end where it ends and leave every state at 2^16, so one that is cut
+ * or padded is noticed, and nearly always one that is damaged. Nothing here allocates; any thread, each its own coder.
  */
 #ifndef KNI_CODEC_EXACT_LANES_H
 #define KNI_CODEC_EXACT_LANES_H

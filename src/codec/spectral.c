@@ -193,13 +193,15 @@ static void draw_panels(struct kni_spectral *s, const struct kni_kv_view *view, 
 /* y of some rows of the basis, for all of a tile's n tokens: s->y[rows][tile_tokens]. */
 static void project(struct kni_spectral *s, const struct kni_profile_part *part, uint32_t row0, uint32_t n_rows, uint32_t n)
 {
+    uint32_t at_once = s->kernels.cpu_flags & KNI_CPU_FLAG_AVX512 ? 2 * KNI_GEMM_PANEL : KNI_GEMM_PANEL; /* as wide as the kernel's tiles */
     for (uint32_t c0 = 0; c0 < part->width; c0 += KNI_SPECTRAL_BLOCK_COLS) {
         uint32_t k = part->width - c0 < KNI_SPECTRAL_BLOCK_COLS ? part->width - c0 : KNI_SPECTRAL_BLOCK_COLS;
         for (uint32_t i = 0; i < n_rows; i++)
             s->kernels.from_half[KN_KV_TYPE_BF16](s->basis_floats + (size_t)i * k, part->basis + (size_t)(row0 + i) * part->width + c0, k);
-        for (uint32_t t = 0; t < n; t += KNI_GEMM_PANEL)
-            s->ops.gemm(&(struct kni_gemm_args){.m = n_rows, .n = KNI_GEMM_PANEL, .k = k, .a = s->basis_floats, .lda = k,
-                .b = s->panels + (size_t)t * part->width + (size_t)c0 * KNI_GEMM_PANEL, .ldb = KNI_GEMM_PANEL, .c = s->y + t, .ldc = s->tile_tokens, .accumulate = c0});
+        for (uint32_t t = 0; t < n; t += at_once)
+            s->kernels.gemm(&(struct kni_gemm_args){.m = n_rows, .n = n - t < at_once ? n - t : at_once, .k = k, .a = s->basis_floats, .lda = k,
+                .b = s->panels + (size_t)t * part->width + (size_t)c0 * KNI_GEMM_PANEL, .ldb = KNI_GEMM_PANEL,
+                .panel_stride = (size_t)part->width * KNI_GEMM_PANEL, .c = s->y + t, .ldc = s->tile_tokens, .accumulate = c0});
     }
 }
 

@@ -116,7 +116,7 @@ bool kni_spectral_unscale_ref(float *x, const float *inv_weight, float scale, fl
 void kni_spectral_ops_init(struct kni_spectral_ops *ops, uint32_t cpu_flags)
 {
     *ops = (struct kni_spectral_ops){kni_spectral_clean_ref, kni_spectral_weigh_ref, kni_spectral_centre_ref, quantise_ref, scan_ref, fill_ref,
-                                     gather_ref, mix_ref, kni_spectral_unscale_ref, kni_gemm_ref};
+                                     gather_ref, mix_ref, kni_spectral_unscale_ref};
 #if defined(__x86_64__)
     if (cpu_flags & KNI_CPU_FLAG_AVX2)
         kni_spectral_use_avx2(ops);

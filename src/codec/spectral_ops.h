@@ -22,8 +22,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernel/gemm.h"
-
 #define KNI_SPECTRAL_STRIP 64u
 #define KNI_SPECTRAL_AHEAD 16u /* entries that are read ahead: so many behind the last one must be there, with a row that is */
 #define KNI_SPECTRAL_LARGEST 0x1p50f /* of |K|, |V| and weighted ones; more is cut off: squares of a row fit a float */
@@ -69,8 +67,6 @@ struct kni_spectral_ops {
     void (*mix)(const struct kni_spectral_mix_args *m);
     /* x = x * (inv_weight * scale), and returns whether some |x| is more than limit. */
     bool (*unscale)(float *x, const float *inv_weight, float scale, float limit, uint32_t n);
-    /* The dense product of the way forward. */
-    kni_gemm_fn gemm;
 };
 
 /* cpu_flags: of enum kni_cpu_flag. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Calibration texts as tokens. Each text counts by itself from its beginning, as a prompt would: a cache's first tokens differ from
- * later ones. The last sixth of the texts, one at least, is held back: nothing is learned from it, steps and quality are measured on
+ * later ones. The last sixth of the texts, rounded, one at least, is held back: nothing is learned from it, steps and quality are measured on
  * it. Of a single text that is its last quarter.
  */
 #include <string.h>
@@ -74,7 +74,7 @@ enum kn_status kni_build_read_texts(struct kni_build *b)
         if (status)
             return status;
     }
-    b->n_held = b->n_texts < 2 ? 0 : b->n_texts < 12 ? 1 : b->n_texts / 6;
+    b->n_held = b->n_texts < 2 ? 0 : b->n_texts < 9 ? 1 : (b->n_texts + 3) / 6;
     for (uint32_t i = 0; i < b->n_texts; i++) {
         uint32_t n = b->texts[i].n;
         b->n_ctx = n > b->n_ctx ? n : b->n_ctx;

@@ -9,7 +9,7 @@
 
 #include "codec/spectral.h"
 #include "codec/spectral_ops.h"
-#include "unit/codec/spectral_support.h"
+#include "unit/codec/spectral_parts.h"
 
 static struct kni_spectral_ops tables[3];
 static const char *const level_names[3] = {"ref", "AVX2", "AVX-512"};
@@ -196,10 +196,10 @@ static void gather(void **state)
 
 struct lists { struct kni_spectral_entry *entries; uint32_t *starts; };
 
-/* Row r is not zero with probability 0.003^(r / rows). */
+/* That a symbol of a row is not zero: 31 % on average, from always to 3 %, as SmolLM2's are at the steps of medium. */
 static double probability(uint32_t row, uint32_t rows)
 {
-    return pow(0.003, (double)row / rows);
+    return exp(-3.6 * pow((double)row / rows, 1.2));
 }
 
 static struct lists lists_of(uint32_t rows, uint32_t tokens)
@@ -269,35 +269,9 @@ static void mix(void **state)
         }
 }
 
-/* Wider levels fuse each step and keep the order of k, so they agree bit for bit; AVX2's own test holds it against the reference. */
-static void gemm(void **state)
-{
-    (void)state;
-    for (unsigned v = 2; v < n_levels; v++)
-        for (uint32_t m = 4; m <= 100; m += 4)
-            for (uint32_t k = 1; k < 400; k += 57)
-                for (int accumulate = 0; accumulate < 2; accumulate++) {
-                    size_t lda = k + 3, ldc = 40;
-                    float *a = floats(m * lda), *b = floats(k * 16), *c = floats(m * ldc);
-                    fill(a, m * lda, PATTERN_MIXED);
-                    fill(b, k * 16, PATTERN_RANDOM);
-                    fill(c, m * ldc, PATTERN_RANDOM);
-                    float *d = copy_of(c, m * ldc);
-                    struct kni_gemm_args g = {.m = m, .n = 16, .k = k, .a = a, .lda = lda, .b = b, .ldb = 16, .c = c, .ldc = ldc, .accumulate = accumulate};
-                    tables[1].gemm(&g);
-                    g.c = d;
-                    tables[v].gemm(&g);
-                    assert_memory_equal(c, d, m * ldc * sizeof *c);
-                    guarded_check_free(a);
-                    guarded_check_free(b);
-                    guarded_check_free(c);
-                    guarded_check_free(d);
-                }
-}
-
 /* ---- --bench */
 
-enum { BENCH_ROWS = 960, BENCH_TOKENS = 256 };
+enum { BENCH_ROWS = 1152, BENCH_TOKENS = 256 };
 
 static void bench_loops(unsigned v)
 {
@@ -389,6 +363,6 @@ int main(int argc, char **argv)
         return 0;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(elementwise), cmocka_unit_test(quantise), cmocka_unit_test(scan_and_fill),
-                                       cmocka_unit_test(gather), cmocka_unit_test(mix), cmocka_unit_test(gemm)};
+                                       cmocka_unit_test(gather), cmocka_unit_test(mix)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -209,6 +209,6 @@ static bool unscale_avx2(float *x, const float *inv_weight, float scale, float l
 
 void kni_spectral_use_avx2(struct kni_spectral_ops *ops)
 {
-    *ops = (struct kni_spectral_ops){clean_avx2, weigh_avx2, centre_avx2, quantise_avx2, scan_avx2, fill_avx2, gather_avx2, mix_avx2, unscale_avx2, kni_gemm_avx2};
+    *ops = (struct kni_spectral_ops){clean_avx2, weigh_avx2, centre_avx2, quantise_avx2, scan_avx2, fill_avx2, gather_avx2, mix_avx2, unscale_avx2};
 }
 #endif

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two products of the spectral transform with 512-bit vectors; the other loops are AVX2's.
- *
- * mix: a token's 64 columns are four accumulators, too few for the latency of two units, so entries go in pairs, each of a pair to its
- * own four. gemm: tiles of 12 rows by one panel of 16 columns, the left side by broadcasts from memory. Other shapes go to AVX2.
+ * The sparse product of the spectral transform with 512-bit vectors; the other loops are AVX2's. A token's 64 columns are four
+ * accumulators, too few for the latency of two units, so entries go in pairs, each of a pair to its own four.
  */
 #include "codec/spectral_ops.h"
 
@@ -57,48 +55,8 @@ static void mix_avx512(const struct kni_spectral_mix_args *m)
     }
 }
 
-/* One function for each number of rows; accumulators are named variables: as an array they end up on the stack. */
-#define EACH_4(X) X(0) X(1) X(2) X(3)
-#define EACH_8(X) EACH_4(X) X(4) X(5) X(6) X(7)
-#define EACH_12(X) EACH_8(X) X(8) X(9) X(10) X(11)
-#define DECLARE(r) __m512 c##r = g->accumulate ? _mm512_loadu_ps(c + r * ldc) : _mm512_setzero_ps();
-#define STEP(r) c##r = _mm512_fmadd_ps(_mm512_set1_ps(a[r * lda + i]), x, c##r);
-#define STORE(r) _mm512_storeu_ps(c + r * ldc, c##r);
-#define TILE(rows)                                                                      \
-    static void tile_##rows(const struct kni_gemm_args *g, uint32_t row)                \
-    {                                                                                   \
-        size_t lda = g->lda, ldc = g->ldc;                                              \
-        const float *a = g->a + row * lda, *b = g->b;                                   \
-        float *c = g->c + row * ldc;                                                    \
-        EACH_##rows(DECLARE)                                                            \
-        for (size_t i = 0; i < g->k; i++, b += g->ldb) {                                \
-            __m512 x = _mm512_loadu_ps(b);                                              \
-            EACH_##rows(STEP)                                                           \
-        }                                                                               \
-        EACH_##rows(STORE)                                                              \
-    }
-TILE(4)
-TILE(8)
-TILE(12)
-
-static void gemm_avx512(const struct kni_gemm_args *g)
-{
-    if (g->n != KNI_GEMM_PANEL || g->m % 4) {
-        kni_gemm_avx2(g);
-        return;
-    }
-    uint32_t row = 0;
-    for (; row + 12 <= g->m; row += 12)
-        tile_12(g, row);
-    if (g->m - row == 8)
-        tile_8(g, row);
-    else if (g->m - row == 4)
-        tile_4(g, row);
-}
-
 void kni_spectral_use_avx512(struct kni_spectral_ops *ops)
 {
     ops->mix = mix_avx512;
-    ops->gemm = gemm_avx512;
 }
 #endif

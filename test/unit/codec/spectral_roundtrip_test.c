@@ -6,7 +6,7 @@
  * numbers around 1, steps of 0.05 and more), so symbols are equal unless the double y / step lies that near to a half; an
  * exponent unless 4 log2(rms) does (1e-4). Inverse: half a unit of the pool's 16 bits, and 1e-5 of the row's scale.
  */
-#include "spectral_support.h"
+#include "spectral_parts.h"
 
 #include "base/cpu.h"
 #include "codec/spectral.h"
