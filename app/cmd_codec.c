@@ -34,6 +34,7 @@ static const char help_text[] =
     "      --profile FILE   profile of the model for fine, medium and small, which are left out without one;\n"
     "                       default: $KINEMA_PROFILE or the one that `make demo` has built\n"
     "      --calibration FILE  text that kvtc may learn from, not evaluated; several; kvtc is left out without any\n"
+    "      --ablation       eval: also rows that take medium apart; with bases of their own where --calibration is given\n"
     "      --only LIST      methods, such as cachegen,medium; needle also knows untouched\n"
     "      --kv-type T      f16 (default) or bf16: what the pool holds\n"
     "      --prefix N       eval: tokens that go through the codec, a multiple of 256 (3072)\n"
@@ -106,7 +107,8 @@ static int calibrate(struct kn_model *model, const struct args *a, struct kn_eva
                                               .kv_type = a->kv_type,
                                               .n_threads = a->n_threads,
                                               .progress = show_progress,
-                                              .user = &watch};
+                                              .user = &watch,
+                                              .ablation = a->ablation};
         kn_app_progress_init(&watch.progress, true);
         enum kn_status status = kn_eval_calibration_open(out, model, &co, &err);
         kn_app_progress_clear(&watch.progress);
@@ -404,8 +406,8 @@ static int parse(int argc, char **argv, struct args *a)
         return kn_app_usage_error("codec", "%s needs --text FILE", a->what);
     if (a->n_texts > 1 && (!is_eval || a->needle))
         return kn_app_usage_error("codec", "%s takes one --text", is_eval ? "--needle" : "search");
-    if (a->needle && !is_eval)
-        return kn_app_usage_error("codec", "--needle belongs to eval");
+    if ((a->needle && !is_eval) || (a->ablation && (!is_eval || a->needle)))
+        return kn_app_usage_error("codec", "%s belongs to eval%s", a->needle && !is_eval ? "--needle" : "--ablation", a->needle && is_eval ? " without --needle" : "");
     if (a->prefix % 256 || a->sample % 256)
         return kn_app_usage_error("codec", "%s takes a multiple of 256, the tokens of a chunk", a->prefix % 256 ? "--prefix" : "--sample");
     if (!a->n_tokens)

@@ -212,6 +212,44 @@ static void test_kvtc(void **state)
     assert_null(c);
 }
 
+static void test_ablation(void **state)
+{
+    (void)state;
+    static struct rows r, without;
+    struct kn_err err = {0};
+    struct kn_eval_calibration *c;
+    const int32_t *texts[] = {learned};
+    const size_t n[] = {N_CALIBRATION};
+    struct kn_eval_calibration_opts co = {.size = sizeof co, .texts = texts, .n_tokens = n, .n_texts = 1, .n_threads = 2, .ablation = true};
+    if (kn_eval_calibration_open(&c, model, &co, &err))
+        fail_msg("%s", err.text);
+    struct kn_eval_opts o = eval_opts(&r);
+    o.only = "medium";
+    o.ablation = true;
+    o.profile_path = profile_path;
+    o.calibration = c;
+    if (kn_codec_eval(model, &o, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(r.n, 2 + 6);
+    const struct kn_eval_row *weights = find(&r, "ablation", "+ weights"), *rans = find(&r, "medium", "rans");
+    assert_true(fabs(weights->kl - rans->kl) < 1e-12); /* the same integers */
+    double entropy = (weights->bits_k + weights->bits_v) / (rans->bits_k + rans->bits_v);
+    assert_true(entropy > 0.3 && entropy < 1.05); /* static tables of a random profile are no good; sinks are cheaper there */
+    const struct kn_eval_row *rotated = find(&r, "ablation", "+ row scale"), *unrotated = find(&r, "ablation", "+ pre-RoPE"), *one = find(&r, "ablation", "+ KLT 1");
+    assert_true(rotated->bits_k != unrotated->bits_k && rotated->bits_v == unrotated->bits_v); /* keys only */
+    assert_true(one->bits_v < unrotated->bits_v); /* what a basis is for */
+    for (uint32_t i = 2; i < r.n; i++)
+        assert_true(isfinite(r.row[i].kl) && r.row[i].kl > 0 && r.row[i].bytes > 0);
+    kn_eval_calibration_close(&c);
+    o = eval_opts(&without);
+    o.only = "raw";
+    o.ablation = true;
+    assert_int_equal(kn_codec_eval(model, &o, &err), KN_E_ARG);
+    o.profile_path = profile_path;
+    assert_int_equal(kn_codec_eval(model, &o, &err), KN_OK);
+    assert_int_equal(without.n, 1 + 4); /* no bases of its own */
+}
+
 static void test_needle(void **state)
 {
     (void)state;
@@ -300,7 +338,7 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows),   cmocka_unit_test(test_nll),    cmocka_unit_test(test_kvtc),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows),   cmocka_unit_test(test_nll),    cmocka_unit_test(test_kvtc),     cmocka_unit_test(test_ablation),
                                        cmocka_unit_test(test_needle), cmocka_unit_test(test_search), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
