@@ -42,6 +42,7 @@ struct kn_eval_calibration_opts {
     uint32_t n_threads;           /* 0: as many as the process may run on */
     kn_progress_fn progress;      /* may be NULL */
     void *user;
+    bool ablation;                /* learn also what rows of an ablation need */
 };
 /* Errors: KN_E_ARG (too little text: says so), KN_E_UNSUPPORTED (no LAPACKE, or a shape), KN_E_NOMEM. References the model. One evaluation at a time may
  * use it. */
@@ -58,7 +59,8 @@ struct kn_eval_opts {
     enum kn_kv_type kv_type;
     uint32_t n_threads;
     const char *only;        /* "cachegen,medium": method names; NULL: all */
-    bool ablation;           /* rows that take the methods apart as well: method "ablation" */
+    bool ablation;           /* rows that take preset medium apart as well: method "ablation", bytes of an ideal coder. They need a profile, and those with
+                              * bases of their own a calibration for it */
     kn_eval_row_fn on_row;   /* called as rows are ready */
     kn_progress_fn progress; /* may be NULL */
     void *user;
