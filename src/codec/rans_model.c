@@ -39,19 +39,19 @@ uint8_t kni_rans_class_of(double mean_magnitude)
     return c < 0 ? 0 : c > KNI_RANS_MAX_CLASSES - 1 ? KNI_RANS_MAX_CLASSES - 1 : (uint8_t)c;
 }
 
-/* A row's weight falls with its mean so that small symbols are counted and large ones averaged; the token before is small below 0.7
- * of the mean, large from twice the mean on. */
+/* A row's weight falls with its mean so that small symbols are counted and large ones averaged; what comes before is small below 1.6
+ * means, large from 5 on. */
 static void class_rule(struct kni_rans_class *c, unsigned class)
 {
     double mean = exp2((class - 32.0) / 4);
     c->weight = (uint8_t)fmax(1, rint(64 / (1 + mean)));
     c->cap = (uint8_t)(KNI_RANS_MAX_GAIN / c->weight < 127 ? KNI_RANS_MAX_GAIN / c->weight : 127);
     c->expect = (uint16_t)rint(fmin(256 * mean * c->weight, 64000));
-    for (c->shift = 0; 2 * mean > 14 << c->shift; c->shift++)
+    for (c->shift = 0; 5 * mean > 14 << c->shift && c->shift < 7; c->shift++)
         ;
     for (unsigned v = 0; v < 16; v++) {
         double middle = (v + 0.5) * (1 << c->shift) - 0.5;
-        c->left[v] = middle < 0.7 * mean ? 8 : middle < 2 * mean ? 16 : 24;
+        c->left[v] = middle < 1.6 * mean ? 8 : middle < 5 * mean ? 16 : 24;
     }
     for (unsigned level = 0; level < KNI_RANS_LEVELS; level++)
         c->map[level] = (uint8_t)level;

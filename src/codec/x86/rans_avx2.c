@@ -44,7 +44,13 @@ static inline __m256i tables_of(const struct rules *r, __m256i loud, __m256i lef
     return _mm256_blendv_epi8(_mm256_shuffle_epi8(r->map[0], level), _mm256_shuffle_epi8(r->map[1], _mm256_and_si256(level, _mm256_set1_epi8(15))), _mm256_slli_epi16(level, 3));
 }
 
-/* What the symbols before, less 128, add to the level. */
+/* kni_rans_before from the symbols of the last two steps, less 128. */
+static inline __m256i before_of(__m256i one, __m256i two)
+{
+    return _mm256_adds_epi8(_mm256_adds_epi8(one, one), two);
+}
+
+/* What goes before adds to the level. */
 static inline __m256i left_of(const struct rules *r, __m256i before)
 {
     __m256i v = _mm256_and_si256(_mm256_srl_epi16(_mm256_abs_epi8(before), r->shift), r->magnitudes);
@@ -164,7 +170,7 @@ void kni_rans_to_tokens_avx2(uint8_t *tokens, const uint8_t *positions, uint32_t
 void kni_rans_notes_avx2(struct kni_rans_row *row, const struct kni_rans_class *c, const uint8_t *tokens, uint32_t n_tokens, uint8_t *tables, uint8_t *coded)
 {
     struct rules rules = rules_get(c);
-    __m256i before = _mm256_setzero_si256(), left = before;
+    __m256i before = _mm256_setzero_si256(), left = before, two = before;
     kni_rans_row_begin_avx2(row, n_tokens);
     to_positions(row->symbols, tokens, n_tokens);
     for (uint32_t p = 0; p < n_tokens; p += KNI_RANS_LANES) {
@@ -176,7 +182,9 @@ void kni_rans_notes_avx2(struct kni_rans_row *row, const struct kni_rans_class *
             _mm_storeu_si128((__m128i *)(tables + p), _mm256_castsi256_si128(t));
             _mm_storeu_si128((__m128i *)(coded + p), _mm256_castsi256_si128(e));
         }
-        before = to_signed(s);
+        __m256i one = to_signed(s);
+        before = before_of(one, two);
+        two = one;
         left = left_of(&rules, before);
     }
     kni_rans_row_end_avx2(row, n_tokens, c);
@@ -296,7 +304,7 @@ bool kni_rans_decode_row_avx2(const struct kni_rans_model *m, uint32_t states[KN
                               const struct kni_rans_class *c, struct kni_rans_row *row, uint8_t *tokens)
 {
     struct rules rules = rules_get(c);
-    __m256i before = _mm256_setzero_si256(), left = before, x[VECTORS];
+    __m256i before = _mm256_setzero_si256(), left = before, two = before, x[VECTORS];
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     struct kni_rans_words w = *words;
     for (uint32_t k = 0; k < VECTORS; k++)
@@ -321,7 +329,9 @@ bool kni_rans_decode_row_avx2(const struct kni_rans_model *m, uint32_t states[KN
             return false;
         s = flip(s, before);
         store(row->symbols + p, s);
-        before = to_signed(s);
+        __m256i one = to_signed(s);
+        before = before_of(one, two);
+        two = one;
         left = left_of(&rules, before);
     }
     for (uint32_t k = 0; k < VECTORS; k++)
