@@ -24,6 +24,7 @@ static inline void store(void *p, __m256i v)
 struct rules {
     __m256i left, map[2], magnitudes; /* which bits of a byte are left by the shift */
     __m128i shift;
+    bool above;
 };
 
 static inline struct rules rules_get(const struct kni_rans_class *c)
@@ -34,6 +35,7 @@ static inline struct rules rules_get(const struct kni_rans_class *c)
         r.map[i] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(c->map + 16 * i)));
     r.magnitudes = _mm256_set1_epi8((char)(255 >> c->shift));
     r.shift = _mm_cvtsi32_si128(c->shift);
+    r.above = c->above;
     return r;
 }
 
@@ -103,7 +105,8 @@ void kni_rans_row_end_avx2(struct kni_rans_row *row, uint32_t n_tokens, const st
     bool decay = kni_rans_expect(row, c);
     __m256i cap = _mm256_set1_epi8((char)c->cap), weight = _mm256_set1_epi16(c->weight);
     for (uint32_t p = 0; p < n_tokens; p += 32) {
-        __m256i v = _mm256_min_epu8(_mm256_abs_epi8(to_signed(load(row->symbols + p))), cap);
+        __m256i s = load(row->symbols + p), v = _mm256_min_epu8(_mm256_abs_epi8(to_signed(s)), cap);
+        store(row->above + p, s);
         store(row->energy + p, energy_after(load(row->energy + p), _mm256_castsi256_si128(v), weight, decay));
         store(row->energy + p + 16, energy_after(load(row->energy + p + 16), _mm256_extracti128_si256(v, 1), weight, decay));
     }
@@ -174,6 +177,10 @@ void kni_rans_notes_avx2(struct kni_rans_row *row, const struct kni_rans_class *
     kni_rans_row_begin_avx2(row, n_tokens);
     to_positions(row->symbols, tokens, n_tokens);
     for (uint32_t p = 0; p < n_tokens; p += KNI_RANS_LANES) {
+        if (rules.above) {
+            before = before_of(to_signed(load(row->above + p)), _mm256_setzero_si256());
+            left = left_of(&rules, before);
+        }
         __m256i s = load(row->symbols + p), t = tables_of(&rules, load(row->loud + p), left), e = flip(s, before);
         if (p + KNI_RANS_LANES <= n_tokens) {
             store(tables + p, t);
@@ -312,6 +319,10 @@ bool kni_rans_decode_row_avx2(const struct kni_rans_model *m, uint32_t states[KN
     kni_rans_row_begin_avx2(row, n_tokens);
     for (uint32_t p = 0; p < n_tokens; p += KNI_RANS_LANES) {
         bool whole = p + KNI_RANS_LANES <= n_tokens;
+        if (rules.above) {
+            before = before_of(to_signed(load(row->above + p)), _mm256_setzero_si256());
+            left = left_of(&rules, before);
+        }
         __m256i tables = tables_of(&rules, load(row->loud + p), left), a, b, d = _mm256_setzero_si256(), e = d;
         __m128i low = _mm256_castsi256_si128(tables), high = _mm256_extracti128_si256(tables, 1);
         a = get(m, &x[0], low, &w.at);
