@@ -11,13 +11,14 @@ BENCH_ARGS ?= --peer llama.cpp
 CMAKE = cmake -G Ninja -DKN_MODEL="$$(tools/fetch-model --path)" -DKN_MODEL_GEMMA="$$(f=$$(tools/fetch-model --gemma --path); [ ! -f "$$f" ] || echo "$$f")"
 CTEST = ctest --output-on-failure -j2
 
-.PHONY: help demo test test-release test-asan build build-asan build-clang setup model model-gemma check bench bench-peers install clean
+.PHONY: help demo profile test test-release test-asan build build-asan build-clang setup model model-gemma check bench bench-peers install clean
 
 help:
 	@echo 'make demo         set up, build, and show a prefix that is fetched instead of recomputed'
 	@echo 'make test         set up, build, run all tests, then unit, kernel, fuzz and fault tests under ASan and UBSan'
 	@echo 'make build        $(BUILD)/kinema, libkinema.so, libkinema_x265.so'
 	@echo 'make model        download the demo model; its path is the last line'
+	@echo 'make profile      learn how the demo model can be coded small (some minutes, once); its path is the last line'
 	@echo 'make model-gemma  download Gemma 3 270M too (optional, under the Gemma Terms of Use); its tests run when it is there'
 	@echo 'make check        layers, symbols, headers, banned functions, ...; clang with warnings as errors'
 	@echo 'make bench-peers  build llama.cpp for the benchmark (minutes, once)'
@@ -38,7 +39,11 @@ build: setup
 	@$(CMAKE) -S . -B $(BUILD) -DKN_WERROR=$(WERROR) >/dev/null
 	@cmake --build $(BUILD) -j $(JOBS)
 
-demo: build model
+# Learned once from installed texts, some minutes; kept in the cache folder.
+profile: build model
+	@tools/build-profile $(BUILD)/kinema "$$(tools/fetch-model --path)"
+
+demo: build model profile
 	@$(BUILD)/kinema demo -m "$$(tools/fetch-model --path)" $(DEMO_ARGS)
 
 test: test-release test-asan

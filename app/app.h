@@ -24,7 +24,9 @@ enum kn_app_exit { KN_APP_EXIT_OK = 0, KN_APP_EXIT_FAILED = 1, KN_APP_EXIT_USAGE
 int kn_cmd_run(int argc, char **argv);
 int kn_cmd_model(int argc, char **argv);
 int kn_cmd_store(int argc, char **argv);
+int kn_cmd_profile(int argc, char **argv);
 int kn_cmd_demo(int argc, char **argv);
+int kn_cmd_codec(int argc, char **argv);
 int kn_cmd_bench(int argc, char **argv);
 
 /* ---- arguments: each refuses empty text, trailing characters and values outside [min, max] */
@@ -68,6 +70,17 @@ uint64_t kn_app_now_ns(void);
 /* Flag that SIGINT sets; a second SIGINT ends the program. */
 void kn_app_catch_interrupt(void);
 bool kn_app_interrupted(void);
+
+/* ---- presets and profiles */
+#define KN_APP_N_PRESETS 6
+/* By enum kn_preset; the first is the default's. */
+extern const char *const kn_app_preset_names[KN_APP_N_PRESETS];
+bool kn_app_preset_needs_profile(enum kn_preset preset);
+/* --profile's default: $KINEMA_PROFILE, or the model's own, profiles/<fingerprint>.knp in the cache folder. false: neither. */
+bool kn_app_default_profile(const struct kn_model *model, char *out, size_t out_bytes);
+/* Settles preset and profile before an engine with a store is opened: looks for the default profile (into path, which must live as
+ * long as opts) and chooses between medium and exact. false: the preset needs a profile and there is none, said in err. */
+bool kn_app_settle_preset(struct kn_engine_opts *opts, const struct kn_model *model, char *path, size_t path_bytes, struct kn_err *err);
 
 /* ---- text */
 /* Length of the longest part of text that does not end inside a UTF-8 character. */

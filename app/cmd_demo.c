@@ -6,8 +6,8 @@
  *     process B: document + second question -> answer, everything recomputed
  *     process B: the same, fresh, empty pool -> answer, the document's cache fetched from the store
  *
- * once per preset. Each process is this program started anew (`kinema run --json`), so nothing but the store connects
- * them. The time to the first token counts from the submission of the prompt; loading the model is the same for both.
+ * the middle one once, the others once per preset. Each process is this program started anew (`kinema run --json`), so
+ * nothing but the store connects them. The time to the first token counts from the submission of the prompt; loading the model is the same for both.
  * Fails when the exact preset gives other tokens than recomputing.
  */
 #include <errno.h>
@@ -24,29 +24,30 @@
 #include "child.h"
 #include "demo_document.h"
 
-enum { N_PRESETS = 2, CHUNK_TOKENS = 256 };
-static const char *const preset_names[N_PRESETS] = {"exact", "tiles"};
+enum { N_PRESETS = 5, CHUNK_TOKENS = 256 };
+static const char *const preset_names[N_PRESETS] = {"exact", "fine", "medium", "small", "tiles"};
 static const char first_question[] = "In one sentence: what is this text about?";
 static const char second_question[] = "Which command moves the cursor one word forward?";
 
 struct demo {
-    const char *model_arg, *document_arg, *store_arg, *json_path, *threads, *max_tokens;
+    const char *model_arg, *document_arg, *store_arg, *json_path, *threads, *max_tokens, *profile_arg, *backend;
     const char *questions[2];
     uint32_t document_tokens;
-    bool wanted[N_PRESETS], help;
-    char program[4096], model[4096], source[4096];
+    bool wanted[N_PRESETS], presets_named, help;
+    char program[4096], model[4096], source[4096], profile[4096]; /* profile: empty where there is none */
     char folder[256]; /* temporary: document, store */
     char document[320], store[4200];
     size_t n_document;
     json_t *rows, *answers;
+    json_t *recomputed; /* process B without the store: the same for every preset */
     bool exact_differs;
 };
 
 static void help(void)
 {
-    printf("usage: kinema demo [-m MODEL] [--document FILE] [--store URL] [--json FILE] [--presets exact,tiles]\n\n"
+    printf("usage: kinema demo [-m MODEL] [--document FILE] [--store URL] [--json FILE] [--presets LIST]\n\n"
            "Shows what fetching a document's cache saves: process A reads a document, answers a question and publishes the\n"
-           "cache; process B answers another question about it, once recomputing and once fetching, for each preset.\n\n"
+           "cache; process B answers another question about it, once recomputing and, for each preset, fetching.\n\n"
            "  -m, --model FILE        GGUF; default $KINEMA_MODEL, else the demo model in the cache folder\n"
            "      --document FILE     default: a chapter of Vim's manual\n"
            "      --document-tokens N how much of it to read (3100)\n"
@@ -54,7 +55,9 @@ static void help(void)
            "      --second TEXT       B's question: \"%s\"\n"
            "      --store URL         default: a temporary one, removed afterwards\n"
            "      --json FILE         write the results there too\n"
-           "      --presets LIST      which presets (exact,tiles)\n"
+           "      --presets LIST      some of exact,fine,medium,small,tiles; default: all that can be used here\n"
+           "      --profile FILE      for fine, medium and small; default $KINEMA_PROFILE, else the model's in the cache folder\n"
+           "      --backend NAME      rans or hevc, for fine, medium and small (rans)\n"
            "  -n, --predict N         length of an answer, tokens (48)\n"
            "  -t, --threads N         compute threads\n",
            first_question, second_question);
@@ -82,7 +85,8 @@ static int parse(struct demo *d, int argc, char **argv)
         {"model", required_argument, NULL, 'm'},   {"document", required_argument, NULL, 'd'}, {"store", required_argument, NULL, 's'},
         {"json", required_argument, NULL, 'j'},    {"presets", required_argument, NULL, 'P'},  {"predict", required_argument, NULL, 'n'},
         {"threads", required_argument, NULL, 't'}, {"help", no_argument, NULL, 'h'},           {"document-tokens", required_argument, NULL, 'D'},
-        {"first", required_argument, NULL, '1'},   {"second", required_argument, NULL, '2'},   {NULL, 0, NULL, 0},
+        {"first", required_argument, NULL, '1'},   {"second", required_argument, NULL, '2'},   {"profile", required_argument, NULL, 'p'},
+        {"backend", required_argument, NULL, 'b'}, {NULL, 0, NULL, 0},
     };
     uint32_t number;
     opterr = 0;
@@ -96,9 +100,16 @@ static int parse(struct demo *d, int argc, char **argv)
         case '1': d->questions[0] = optarg; break;
         case '2': d->questions[1] = optarg; break;
         case 'h': d->help = true; return KN_APP_EXIT_OK;
+        case 'p': d->profile_arg = optarg; break;
+        case 'b':
+            if (strcmp(optarg, "rans") && strcmp(optarg, "hevc"))
+                return kn_app_usage_error("demo", "--backend takes rans or hevc, not \"%s\"", optarg);
+            d->backend = optarg;
+            break;
         case 'P':
             if (!parse_presets(d, optarg))
-                return kn_app_usage_error("demo", "--presets takes exact, tiles or both with a comma, not \"%s\"", optarg);
+                return kn_app_usage_error("demo", "--presets takes some of exact, fine, medium, small and tiles with commas, not \"%s\"", optarg);
+            d->presets_named = true;
             break;
         case 'D':
             if (!kn_app_parse_u32(optarg, 300, 1u << 24, &d->document_tokens))
@@ -146,6 +157,12 @@ static bool make_folder(struct demo *d)
     return true;
 }
 
+static bool needs_profile(const char *preset)
+{
+    int i = kn_app_parse_name(preset, kn_app_preset_names, KN_APP_N_PRESETS);
+    return i > 0 && kn_app_preset_needs_profile((enum kn_preset)i);
+}
+
 /* Runs a fresh process. with_store: NULL, or the preset to use it with. */
 static json_t *ask(struct demo *d, const char *question, const char *with_store, bool publish, const char *what)
 {
@@ -161,6 +178,11 @@ static json_t *ask(struct demo *d, const char *question, const char *with_store,
         const char *store[] = {"--store", d->store, "--preset", with_store, publish ? "--no-fetch" : "--no-publish"};
         for (size_t i = 0; i < sizeof store / sizeof *store; i++)
             kn_child_add(&c, store[i]);
+        if (needs_profile(with_store)) {
+            const char *spectral[] = {"--profile", d->profile, "--backend", d->backend ? d->backend : "rans"};
+            for (size_t i = 0; i < sizeof spectral / sizeof *spectral; i++)
+                kn_child_add(&c, spectral[i]);
+        }
     }
     fprintf(stderr, "demo: %s\n", what);
     return kn_child_json("demo", d->program, &c);
@@ -193,8 +215,9 @@ static size_t agreement(const json_t *a, const json_t *b, size_t *n)
     return i;
 }
 
-static bool add_row(struct demo *d, size_t preset, const json_t *a, const json_t *recomputed, const json_t *fetched)
+static bool add_row(struct demo *d, size_t preset, const json_t *a, const json_t *fetched)
 {
+    const json_t *recomputed = d->recomputed;
     bool lossy = json_is_true(json_object_get(fetched, "lossy"));
     json_int_t prefix = whole(fetched, "fetched_tokens"), raw = prefix * whole(fetched, "kv_bytes_per_token");
     json_int_t stored = whole(fetched, "fetch_bytes");
@@ -244,26 +267,24 @@ static bool compare(struct demo *d, size_t preset)
     const char *name = preset_names[preset];
     char what[160];
     bool ok = false;
-    json_t *a = NULL, *recomputed = NULL, *fetched = NULL;
+    json_t *a = NULL, *fetched = NULL;
     snprintf(what, sizeof what, "%s: process A reads the document, answers, publishes", name);
     if (!(a = ask(d, d->questions[0], name, true, what)))
         goto done;
-    snprintf(what, sizeof what, "%s: process B answers another question, recomputing", name);
-    if (!(recomputed = ask(d, d->questions[1], NULL, false, what)))
+    if (!d->recomputed && !(d->recomputed = ask(d, d->questions[1], NULL, false, "process B answers another question, recomputing")))
         goto done;
     snprintf(what, sizeof what, "%s: process B answers it again in a fresh process, fetching", name);
     if (!(fetched = ask(d, d->questions[1], name, false, what)))
         goto done;
-    ok = add_row(d, preset, a, recomputed, fetched);
+    ok = add_row(d, preset, a, fetched);
     if (json_array_size(d->answers) == 0) { /* the same whatever the preset: nothing was fetched */
         add_answer(d, "A", "computed", d->questions[0], a);
-        add_answer(d, "B", "recomputed", d->questions[1], recomputed);
+        add_answer(d, "B", "recomputed", d->questions[1], d->recomputed);
     }
     snprintf(what, sizeof what, "fetched, %s", name);
     add_answer(d, "B", what, d->questions[1], fetched);
 done:
     json_decref(a);
-    json_decref(recomputed);
     json_decref(fetched);
     return ok;
 }
@@ -279,6 +300,7 @@ static json_t *results(const struct demo *d)
     json_object_set_new(o, "document", kn_app_json_text(d->source, strlen(d->source)));
     json_object_set_new(o, "document_tokens", json_integer((json_int_t)d->n_document));
     json_object_set(o, "answers", d->answers);
+    json_object_set_new(o, "profile", d->profile[0] ? kn_app_json_text(d->profile, strlen(d->profile)) : json_null());
     return o;
 }
 
@@ -294,9 +316,10 @@ static void print_results(const struct demo *d, const json_t *all)
         printf("%s (%s): %s\n", text(answer, "process"), text(answer, "how"), text(answer, "question"));
         printf("    %s\n\n", text(answer, "answer"));
     }
-    printf("%-7s %7s %10s %10s %7s %11s %9s %9s  %s\n", "preset", "prefix", "raw", "stored", "ratio", "recomputed", "fetched", "speed-up", "same tokens");
+    printf("%-7s %-6s %7s %10s %10s %7s %11s %9s %9s  %s\n", "preset", "cache", "prefix", "raw", "stored", "ratio", "recomputed", "fetched", "speed-up", "same tokens");
     json_array_foreach(d->rows, i, row) {
-        printf("%-7s %7" PRId64 " %10s %10s %6.2fx %9.2f s %7.2f s %8.1fx  ", text(row, "preset"), (int64_t)whole(row, "prefix_tokens"),
+        printf("%-7s %-6s %7" PRId64 " %10s %10s %6.2fx %9.2f s %7.2f s %8.1fx  ", text(row, "preset"),
+               json_is_true(json_object_get(row, "lossy")) ? "lossy" : "exact", (int64_t)whole(row, "prefix_tokens"),
                kn_app_bytes_text(number(row, "raw_bytes")), kn_app_bytes_text(number(row, "stored_bytes")), number(row, "ratio"),
                number(row, "ttft_recompute_s"), number(row, "ttft_fetch_s"), number(row, "speedup"));
         if (json_is_true(json_object_get(row, "same_tokens")))
@@ -306,12 +329,35 @@ static void print_results(const struct demo *d, const json_t *all)
     }
     puts("\nprefix: tokens fetched; raw: their 16-bit cache; times: from the prompt to the first token of the answer.");
     json_array_foreach(d->rows, i, row) {
-        if (json_is_true(json_object_get(row, "lossy")))
-            printf("%s is lossy: its integers come back bit for bit, but they are a rounded cache.\n", text(row, "preset"));
+        const char *preset = text(row, "preset");
+        if (!strcmp(preset, "tiles"))
+            puts("tiles is lossy: its integers come back bit for bit, but they are a rounded cache.");
+        else if (needs_profile(preset))
+            printf("%s is lossy: all but the first tokens come back rounded; kinema profile show says how well.\n", preset);
         else
             printf("%s is lossless: the fetched cache equals the recomputed one bit for bit (compared: %s).\n", text(row, "preset"),
                    json_is_true(json_object_get(row, "same_cache")) ? "it does" : "it does NOT");
     }
+}
+
+/* Without a profile its presets are left out, unless they were asked for. false after a message. */
+static bool find_profile(struct demo *d, const struct kn_model *model)
+{
+    if (d->profile_arg)
+        snprintf(d->profile, sizeof d->profile, "%s", d->profile_arg);
+    else if (!kn_app_default_profile(model, d->profile, sizeof d->profile))
+        d->profile[0] = '\0';
+    for (size_t i = 0; i < N_PRESETS && !d->profile[0]; i++) {
+        if (!d->wanted[i] || !needs_profile(preset_names[i]))
+            continue;
+        if (d->presets_named) {
+            kn_app_fail("demo", "preset %s needs a profile of the model: build one with `kinema profile build` and give it with --profile", preset_names[i]);
+            return false;
+        }
+        fprintf(stderr, "demo: %s is left out: there is no profile of this model (kinema profile build makes one)\n", preset_names[i]);
+        d->wanted[i] = false;
+    }
+    return true;
 }
 
 static int demonstrate(struct demo *d)
@@ -339,6 +385,8 @@ static int demonstrate(struct demo *d)
     }
     if (!kn_demo_document_write(model, d->document_arg, CHUNK_TOKENS, d->document_tokens, d->document, &d->n_document, d->source,
                                 sizeof d->source))
+        goto done;
+    if (!find_profile(d, model))
         goto done;
     kn_model_close(&model);
     for (size_t i = 0; i < N_PRESETS; i++) {
@@ -369,7 +417,7 @@ int kn_cmd_demo(int argc, char **argv)
     struct demo *d = calloc(1, sizeof *d);
     if (!d)
         return kn_app_fail("demo", "out of memory");
-    *d = (struct demo){.max_tokens = "48", .document_tokens = 3100, .wanted = {true, true}, .questions = {first_question, second_question}};
+    *d = (struct demo){.max_tokens = "48", .document_tokens = 3100, .wanted = {true, true, true, true, true}, .questions = {first_question, second_question}};
     int exit_status = parse(d, argc, argv);
     if (exit_status == KN_APP_EXIT_OK && d->help) {
         help();
@@ -384,6 +432,7 @@ int kn_cmd_demo(int argc, char **argv)
             exit_status = demonstrate(d);
         json_decref(d->rows);
         json_decref(d->answers);
+        json_decref(d->recomputed);
     }
     free(d);
     return exit_status;

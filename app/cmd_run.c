@@ -26,7 +26,7 @@ struct text {
 struct run {
     struct kn_run_opts opts;
     struct kn_err err;
-    char model_path[4096];
+    char model_path[4096], profile_path[4096];
     char *document;
     size_t document_bytes;
     struct kn_model *model;
@@ -180,6 +180,12 @@ static enum kn_status open_all(struct run *r)
                  r->n_prompt, limit, limit < trained ? "raise -c or shorten the prompt" : "shorten the prompt");
         return failed(r, KN_E_CONTEXT);
     }
+    bool by_default = !o->engine.preset;
+    if (o->engine.store_url && !kn_app_settle_preset(&o->engine, r->model, r->profile_path, sizeof r->profile_path, &r->err))
+        return failed(r, KN_E_ARG);
+    if (by_default && o->engine.preset == KN_PRESET_MEDIUM && !o->quiet)
+        fprintf(stderr, "kinema run: the store is used with preset medium, which is lossy (profile %s); --preset exact returns the cache bit for bit\n",
+                o->engine.profile_path);
     s = kn_engine_open(&r->engine, r->model, &o->engine, &r->err);
     if (s)
         return failed(r, s);
@@ -263,9 +269,12 @@ static void add_results(struct run *r, json_t *o)
     json_object_set_new(published, "s", json_real(seconds(e->publish_ns)));
     json_object_set_new(published, "error", r->publish_status ? json_string(kn_status_message(r->publish_status)) : json_null());
     json_object_set_new(o, "published", published);
-    bool tiles = r->opts.engine.preset == KN_PRESET_TILES;
-    json_object_set_new(o, "preset", json_string(tiles ? "tiles" : "exact"));
-    json_object_set_new(o, "lossy", json_boolean(tiles));
+    enum kn_preset preset = r->opts.engine.preset ? r->opts.engine.preset : KN_PRESET_EXACT; /* default: there is no store */
+    bool spectral = kn_app_preset_needs_profile(preset);
+    json_object_set_new(o, "preset", json_string(kn_app_preset_names[preset]));
+    json_object_set_new(o, "lossy", json_boolean(preset != KN_PRESET_EXACT));
+    json_object_set_new(o, "backend", spectral ? json_string(r->opts.engine.backend == KN_BACKEND_HEVC ? "hevc" : "rans") : json_null());
+    json_object_set_new(o, "decode_bytes", integer(e->fetch_working_bytes));
     json_object_set_new(o, "kv_bytes_per_token", integer(kn_model_info(r->model)->kv_bytes_per_token));
     json_object_set_new(o, "threads", integer(e->n_threads));
     json_object_set_new(o, "cpu", json_string(cpu_name(e->cpu_level)));

@@ -14,7 +14,9 @@ static const struct {
     {"run", kn_cmd_run, "answer a prompt"},
     {"model", kn_cmd_model, "show a model, tokenize text"},
     {"store", kn_cmd_store, "list, check and clean stored prefixes"},
+    {"profile", kn_cmd_profile, "learn how a model's cache can be coded small"},
     {"demo", kn_cmd_demo, "fetch a document's cache instead of recomputing it, and compare"},
+    {"codec", kn_cmd_codec, "measure codecs of the cache, beside rivals"},
     {"bench", kn_cmd_bench, "measure speed, beside another engine"},
 };
 

@@ -9,7 +9,7 @@
 enum opt {
     OPT_SYSTEM = 256, OPT_RAW, OPT_TEMP, OPT_TOP_K, OPT_TOP_P, OPT_MIN_P, OPT_REPEAT_PENALTY, OPT_REPEAT_LAST, OPT_SEED, OPT_CHUNK,
     OPT_KV_TYPE, OPT_POOL, OPT_STORE, OPT_STORE_MAX, OPT_STORE_TTL, OPT_PRESET, OPT_LEVELS, OPT_PER_PICTURE, OPT_CHUNK_TOKENS,
-    OPT_DEADLINE, OPT_SALT, OPT_NO_FETCH, OPT_NO_PUBLISH, OPT_CPU, OPT_JSON, OPT_IGNORE_STOP
+    OPT_DEADLINE, OPT_PROFILE, OPT_BACKEND, OPT_SALT, OPT_NO_FETCH, OPT_NO_PUBLISH, OPT_CPU, OPT_JSON, OPT_IGNORE_STOP
 };
 
 static const struct option table[] = {
@@ -38,6 +38,8 @@ static const struct option table[] = {
     {"store-max", required_argument, NULL, OPT_STORE_MAX},
     {"store-ttl", required_argument, NULL, OPT_STORE_TTL},
     {"preset", required_argument, NULL, OPT_PRESET},
+    {"profile", required_argument, NULL, OPT_PROFILE},
+    {"backend", required_argument, NULL, OPT_BACKEND},
     {"levels", required_argument, NULL, OPT_LEVELS},
     {"tokens-per-picture", required_argument, NULL, OPT_PER_PICTURE},
     {"chunk-tokens", required_argument, NULL, OPT_CHUNK_TOKENS},
@@ -80,7 +82,12 @@ void kn_run_opts_help(void)
           "\n"
           "  --store URL               where prefixes are fetched from and published to: lmdb:FOLDER\n"
           "  --store-max SIZE, --store-ttl TIME    limits of the store (16G, for ever)\n"
-          "  --preset exact|tiles      coding of published chunks: exact returns the cache bit for bit; tiles is lossy\n"
+          "  --preset exact|fine|medium|small|tiles\n"
+          "                            coding of published chunks: exact returns the cache bit for bit; the others are lossy,\n"
+          "                            fine to small from best to smallest. Default: medium where there is a profile, else exact\n"
+          "  --profile FILE            of the model, for fine, medium and small (kinema profile build makes one); default\n"
+          "                            $KINEMA_PROFILE, else the model's own in the cache folder where there is one\n"
+          "  --backend rans|hevc       how fine, medium and small are written: entropy coder (default), or lossless video\n"
           "  --levels N                quantiser levels of tiles, 4..256\n"
           "  --tokens-per-picture N    resolution of tiles\n"
           "  --chunk-tokens N          tokens of a stored chunk, a multiple of 16 (256)\n"
@@ -141,7 +148,7 @@ static int parse_number(int option, const char *text, struct kn_run_opts *o)
 
 static int parse_choice(int option, const char *text, struct kn_run_opts *o)
 {
-    static const char *const types[] = {"f16", "bf16"}, *const presets[] = {"exact", "tiles"}, *const levels[] = {"ref", "avx2", "avx512"};
+    static const char *const types[] = {"f16", "bf16"}, *const backends[] = {"rans", "hevc"}, *const levels[] = {"ref", "avx2", "avx512"};
     int i;
     switch (option) {
     case OPT_KV_TYPE:
@@ -150,9 +157,14 @@ static int parse_choice(int option, const char *text, struct kn_run_opts *o)
         o->engine.kv_type = i ? KN_KV_TYPE_BF16 : KN_KV_TYPE_F16;
         return 0;
     case OPT_PRESET:
-        if ((i = kn_app_parse_name(text, presets, 2)) < 0)
-            return bad("--preset", text, "exact or tiles");
-        o->engine.preset = i ? KN_PRESET_TILES : KN_PRESET_EXACT;
+        if ((i = kn_app_parse_name(text, kn_app_preset_names, KN_APP_N_PRESETS)) <= 0)
+            return bad("--preset", text, "exact, fine, medium, small or tiles");
+        o->engine.preset = (enum kn_preset)i;
+        return 0;
+    case OPT_BACKEND:
+        if ((i = kn_app_parse_name(text, backends, 2)) < 0)
+            return bad("--backend", text, "rans or hevc");
+        o->engine.backend = i ? KN_BACKEND_HEVC : KN_BACKEND_RANS;
         return 0;
     default:
         if ((i = kn_app_parse_name(text, levels, 3)) < 0)
@@ -175,12 +187,14 @@ static int parse_one(int option, const char *text, struct kn_run_opts *o)
     case OPT_RAW: o->raw = true; return 0;
     case OPT_JSON: o->json = true; return 0;
     case OPT_STORE: o->engine.store_url = text; return 0;
+    case OPT_PROFILE: o->engine.profile_path = text; return 0;
     case OPT_SALT: o->request.salt = text; return 0;
     case OPT_NO_FETCH: o->request.no_fetch = true; return 0;
     case OPT_NO_PUBLISH: o->request.no_publish = true; return 0;
     case OPT_IGNORE_STOP: o->request.ignore_stop = true; return 0;
     case OPT_KV_TYPE:
     case OPT_PRESET:
+    case OPT_BACKEND:
     case OPT_CPU: return parse_choice(option, text, o);
     default: return parse_number(option, text, o);
     }
@@ -190,7 +204,6 @@ int kn_run_opts_parse(struct kn_run_opts *opts, int argc, char **argv)
 {
     *opts = (struct kn_run_opts){.max_tokens = 512};
     opts->engine.size = sizeof opts->engine;
-    opts->engine.preset = KN_PRESET_EXACT;
     opts->request.size = sizeof opts->request;
     opterr = 0;
     optind = 1;
@@ -218,5 +231,7 @@ int kn_run_opts_parse(struct kn_run_opts *opts, int argc, char **argv)
         return kn_app_usage_error("run", "--system has no meaning with --raw");
     if ((opts->engine.tiles.levels || opts->engine.tiles.tokens_per_picture) && opts->engine.preset != KN_PRESET_TILES)
         return kn_app_usage_error("run", "--levels and --tokens-per-picture belong to --preset tiles");
+    if (opts->engine.backend && opts->engine.preset && !kn_app_preset_needs_profile(opts->engine.preset))
+        return kn_app_usage_error("run", "--backend belongs to the presets fine, medium and small");
     return KN_APP_EXIT_OK;
 }

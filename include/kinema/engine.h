@@ -37,7 +37,7 @@ enum kn_kv_type { KN_KV_TYPE_F16 = 0, KN_KV_TYPE_BF16 = 1 };
 
 /* How published chunks are coded. Lossy presets are labelled so in what they print. */
 enum kn_preset {
-    KN_PRESET_DEFAULT = 0, /* what the engine was opened with; there: exact */
+    KN_PRESET_DEFAULT = 0, /* what the engine was opened with; there: medium with a profile_path, exact without */
     KN_PRESET_EXACT = 1,   /* the pool's own 16-bit values, bit for bit */
     KN_PRESET_TILES = 2,   /* KVCodec's token-tiles layout, lossless HEVC of quantised integers: lossy */
     /* The spectral layout, lossy: points on a curve of size against quality. They need a profile of the model. */
@@ -75,7 +75,7 @@ struct kn_engine_opts {
     const char *store_url;    /* NULL: no store */
     uint64_t store_max_bytes; /* as struct kn_store_opts */
     uint64_t store_ttl_s;
-    enum kn_preset preset;    /* for publishing and fetching; default exact */
+    enum kn_preset preset;    /* for publishing and fetching; default medium with a profile_path, else exact */
     struct kn_tiles_opts tiles;
     uint32_t chunk_tokens;    /* tokens per stored chunk, a multiple of 16, 16..65536; 0: 256 */
     const char *profile_path; /* of the spectral presets (kinema/profile.h); borrowed for the call; NULL for the others */
@@ -141,9 +141,12 @@ struct kn_engine_stats {
     uint64_t n_steps, n_step_tokens;
     uint32_t n_threads;
     enum kn_cpu_level cpu_level; /* of the kernels in use */
+    uint64_t fetch_working_bytes; /* most scratch that decoding fetched chunks has held, all threads together */
 };
 
-/* Opens an engine on a model (which it references). Errors: KN_E_NOMEM, KN_E_ARG, KN_E_IO (store; said with its path). */
+/* Opens an engine on a model (which it references). Errors: KN_E_NOMEM, KN_E_ARG, KN_E_IO (store, profile; said with its path),
+ * KN_E_FORMAT (a damaged profile), KN_E_MISMATCH (a profile of another model or version). The profile is read only where
+ * there is a store and the preset needs it. */
 KN_API enum kn_status kn_engine_open(struct kn_engine **out, struct kn_model *model, const struct kn_engine_opts *opts, struct kn_err *err);
 /* Cancels open requests, waits for the running publish, releases everything. Requests are best closed before; one that
  * is not ends as CANCELLED, can still be read, and must still be closed. */

@@ -17,7 +17,8 @@ typedef void (*kn_progress_fn)(void *user, const char *phase, double done);
 
 struct kn_profile_opts {
     size_t size;             /* sizeof(struct kn_profile_opts) */
-    const char *const *texts; /* UTF-8, not one document cut in pieces but several: borrowed for the call */
+    const char *const *texts; /* UTF-8, not one document cut in pieces but several: borrowed for the call. The last sixth of them, one at
+                               * least (of a single text: its last quarter), is not learned from but measured on */
     const size_t *text_bytes;
     size_t n_texts;
     uint32_t n_threads;      /* 0: as many as the process may run on */

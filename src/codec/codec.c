@@ -9,16 +9,20 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "codec/layout.h"
+#include "codec/layout_spectral.h"
 
-/* One entry a layout. KNI_LAYOUT_ID_SPECTRAL takes its seat here, with backend hevc or rans. */
-static const struct kni_layout_ops *const layouts[] = {&kni_layout_exact, &kni_layout_tiles};
+/* One entry a preset and backend. A preset's first entry is its default. */
+static const struct kni_layout_ops *const layouts[] = {
+    &kni_layout_exact,            &kni_layout_tiles,            &kni_layout_spectral_rans[0], &kni_layout_spectral_rans[1],
+    &kni_layout_spectral_rans[2], &kni_layout_spectral_hevc[0], &kni_layout_spectral_hevc[1], &kni_layout_spectral_hevc[2],
+};
 #define N_LAYOUTS (sizeof layouts / sizeof *layouts)
 
-static const struct kni_layout_ops *layout_of_preset(enum kn_preset preset)
+/* backend 0: the preset's default. */
+static const struct kni_layout_ops *layout_of_preset(enum kn_preset preset, enum kni_backend_id backend)
 {
     for (size_t i = 0; i < N_LAYOUTS; i++)
-        if (layouts[i]->preset == preset)
+        if (layouts[i]->preset == preset && (!backend || layouts[i]->backend == backend))
             return layouts[i];
     return NULL;
 }
@@ -36,7 +40,7 @@ const char *kni_preset_name(enum kn_preset preset)
 {
     if (preset == KN_PRESET_DEFAULT)
         return "default";
-    const struct kni_layout_ops *ops = layout_of_preset(preset);
+    const struct kni_layout_ops *ops = layout_of_preset(preset, 0);
     return ops ? ops->name : "unknown";
 }
 
@@ -48,11 +52,35 @@ enum kn_preset kni_preset_from_name(const char *name)
     return KN_PRESET_DEFAULT;
 }
 
+bool kni_preset_needs_profile(enum kn_preset preset)
+{
+    const struct kni_layout_ops *ops = layout_of_preset(preset, 0);
+    return ops && ops->layout == KNI_LAYOUT_ID_SPECTRAL;
+}
+
+enum kni_backend_id kni_backend_of(enum kn_preset preset, enum kn_backend wanted)
+{
+    enum kni_backend_id backend = wanted == KN_BACKEND_HEVC ? KNI_BACKEND_ID_HEVC : wanted == KN_BACKEND_RANS ? KNI_BACKEND_ID_RANS : 0;
+    const struct kni_layout_ops *ops = layout_of_preset(preset, kni_preset_needs_profile(preset) ? backend : 0);
+    return ops && (unsigned)wanted <= KN_BACKEND_HEVC ? ops->backend : 0;
+}
+
+const char *kni_backend_name(enum kni_backend_id backend)
+{
+    static const char *const names[] = {"unknown", "zstd", "hevc", "rans"};
+    return (unsigned)backend < sizeof names / sizeof *names ? names[backend] : names[0];
+}
+
 static enum kn_status find_encoder(const struct kni_codec_opts *opts, const struct kni_layout_ops **out, struct kn_err *err)
 {
     enum kn_preset preset = opts->preset == KN_PRESET_DEFAULT ? KN_PRESET_EXACT : opts->preset;
-    *out = layout_of_preset(preset);
-    return *out ? KN_OK : kni_err_set(err, KN_E_ARG, "unknown preset %d; use exact or tiles", (int)preset);
+    enum kni_backend_id backend = kni_backend_of(preset, opts->backend);
+    *out = backend ? layout_of_preset(preset, backend) : NULL;
+    if (*out)
+        return KN_OK;
+    if (layout_of_preset(preset, 0))
+        return kni_err_set(err, KN_E_ARG, "unknown backend %d; use rans (%d) or hevc (%d)", (int)opts->backend, KN_BACKEND_RANS, KN_BACKEND_HEVC);
+    return kni_err_set(err, KN_E_ARG, "unknown preset %d; use exact, fine, medium, small or tiles", (int)preset);
 }
 
 /* What encode writes into the header, from meta and the handle's options. */
@@ -61,16 +89,32 @@ static enum kn_status plan(const struct kni_codec *codec, const struct kni_chunk
     const struct kni_layout_ops *ops = codec->encoder;
     *out = (struct kni_container_header){.meta = *meta, .layout = ops->layout, .backend = ops->backend};
     out->meta.preset = ops->preset;
+    out->meta.backend = ops->backend;
     enum kn_status s = kni_container_check_header(out, err); /* ranges first: tilings divide by them */
     return s == KN_OK ? ops->plan(codec, out, err) : s;
 }
 
+static enum kn_status plan_opts(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kni_container_header *header, struct kn_err *err)
+{
+    struct kni_codec codec = {.tiles_opts = opts->tiles, .profile = opts->profile, .tokens_per_picture = opts->tokens_per_picture};
+    enum kn_status s = find_encoder(opts, &codec.encoder, err);
+    return s == KN_OK ? plan(&codec, meta, header, err) : s;
+}
+
 enum kn_status kni_codec_check(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kn_err *err)
 {
-    struct kni_codec codec = {.tiles_opts = opts->tiles};
     struct kni_container_header header;
-    enum kn_status s = find_encoder(opts, &codec.encoder, err);
-    return s == KN_OK ? plan(&codec, meta, &header, err) : s;
+    return plan_opts(opts, meta, &header, err);
+}
+
+enum kn_status kni_codec_working_estimate(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, size_t *n_bytes, struct kn_err *err)
+{
+    struct kni_container_header header;
+    *n_bytes = 0;
+    enum kn_status s = plan_opts(opts, meta, &header, err);
+    if (s == KN_OK)
+        *n_bytes = header.layout == KNI_LAYOUT_ID_SPECTRAL ? kni_spectral_layout_estimate(opts->profile, &header) : 2u << 20;
+    return s;
 }
 
 enum kn_status kni_codec_open(struct kni_codec **out, const struct kni_codec_opts *opts, struct kn_err *err)
@@ -85,6 +129,8 @@ enum kn_status kni_codec_open(struct kni_codec **out, const struct kni_codec_opt
         return kni_err_set(err, KN_E_NOMEM, "no memory for a codec handle");
     codec->encoder = encoder;
     codec->tiles_opts = opts->tiles;
+    codec->tokens_per_picture = opts->tokens_per_picture;
+    codec->profile = opts->profile ? kni_profile_ref(opts->profile) : NULL;
     s = encoder->open_encoder(codec, err);
     if (s != KN_OK)
         kni_codec_close(&codec);
@@ -98,6 +144,8 @@ void kni_codec_close(struct kni_codec **codec)
         return;
     for (size_t i = 0; i < N_LAYOUTS; i++)
         layouts[i]->close(*codec);
+    if ((*codec)->profile)
+        kni_profile_close(&(*codec)->profile);
     kni_free(*codec);
     *codec = NULL;
 }
@@ -136,6 +184,8 @@ enum kn_status kni_chunk_encode(struct kni_codec *codec, const struct kni_chunk_
     struct kni_container_header header;
     if (meta->preset != KN_PRESET_DEFAULT && meta->preset != ops->preset)
         return kni_err_set(err, KN_E_ARG, "this codec handle encodes preset %s, not %s", ops->name, kni_preset_name(meta->preset));
+    if (meta->backend && meta->backend != ops->backend)
+        return kni_err_set(err, KN_E_ARG, "this codec handle encodes with %s, not %s", kni_backend_name(ops->backend), kni_backend_name(meta->backend));
     enum kn_status s = check_view(meta, view, err);
     if (s == KN_OK)
         s = plan(codec, meta, &header, err);

@@ -5,7 +5,8 @@
  *
  *     kv view --layout--> symbols/pictures --backend--> sections --container--> bytes
  *
- * A layout turns KV into sections and back; there is one table entry a layout (exact, tiles; later spectral).
+ * A layout turns KV into sections and back; there is one table entry a preset and backend (exact, tiles; spectral: fine, medium,
+ * small, each over rans or hevc).
  * A codec handle holds scratch memory and backend contexts: one thread at a time; open one a worker.
  */
 #ifndef KNI_CODEC_CODEC_H
@@ -22,7 +23,7 @@ enum kni_backend_id { KNI_BACKEND_ID_ZSTD = 1, KNI_BACKEND_ID_HEVC = 2, KNI_BACK
 /* What a chunk is. Everything here is in the container's header; a mismatch with what is expected is a miss. */
 struct kni_chunk_meta {
     uint8_t fingerprint[16];     /* of the model */
-    uint8_t profile[16];         /* id of the profile; zero for exact and tiles */
+    uint8_t profile[16];         /* id of the profile; zero for exact and tiles. To encode a spectral preset: zero takes the handle's */
     struct kni_hash chain;       /* chain hash at the chunk's end */
     enum kn_preset preset;
     enum kni_backend_id backend; /* 0 when expected: any that the preset has */
@@ -40,13 +41,14 @@ struct kni_codec_opts {
     uint32_t tokens_per_picture; /* of the spectral presets over HEVC, 64..1024; 0: the whole chunk, 1024 at most */
 };
 
-/* Errors at open: KN_E_UNSUPPORTED when the preset cannot be encoded here (plugin missing); restoring still works with
- * a handle opened for exact. */
+/* Errors at open: KN_E_UNSUPPORTED when the preset cannot be encoded here (plugin missing), KN_E_ARG for a spectral preset
+ * without a profile; restoring still works with a handle opened for exact (with the profile, for spectral chunks). */
 enum kn_status kni_codec_open(struct kni_codec **out, const struct kni_codec_opts *opts, struct kn_err *err);
 void kni_codec_close(struct kni_codec **codec);
 
 /* Whether chunks like meta can be encoded with opts, so that a wrong setting is refused at open and not at each publish.
- * Looks at shape, token count and tiling, needs no plugin. KN_E_ARG says which does not fit. */
+ * Looks at shape, token count, tiling and profile, needs no plugin. KN_E_ARG says which does not fit, KN_E_MISMATCH in what
+ * the profile is another model's. */
 enum kn_status kni_codec_check(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kn_err *err);
 
 /* Encodes positions meta->first_token .. + n_tokens of view. *data is allocated (kni_free by the caller), *n_bytes its size. */
@@ -69,8 +71,18 @@ enum kn_status kni_chunk_restore(struct kni_codec *codec, const void *data, size
 /* Peak bytes of scratch that this handle has held, backends' picture buffers counted. */
 size_t kni_codec_working_bytes(const struct kni_codec *codec);
 
-/* "exact", "tiles"; KN_PRESET_DEFAULT for an unknown name. */
+/* About the most that a handle will hold while it restores chunks like meta, coded with opts, so that the number of workers can be
+ * chosen: what usual chunks need stays below it. Errors are those of kni_codec_check; *n_bytes is 0 then. */
+enum kn_status kni_codec_working_estimate(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, size_t *n_bytes, struct kn_err *err);
+
+/* "exact", "tiles", "fine", "medium", "small"; KN_PRESET_DEFAULT for an unknown name. */
 const char *kni_preset_name(enum kn_preset preset);
 enum kn_preset kni_preset_from_name(const char *name);
+/* Whether chunks of the preset are coded with a profile. */
+bool kni_preset_needs_profile(enum kn_preset preset);
+/* What a preset is coded with. wanted counts for the spectral presets, the others have one way each. 0: unknown preset or backend. */
+enum kni_backend_id kni_backend_of(enum kn_preset preset, enum kn_backend wanted);
+/* "zstd", "hevc", "rans"; "unknown". */
+const char *kni_backend_name(enum kni_backend_id backend);
 
 #endif

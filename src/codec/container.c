@@ -117,7 +117,7 @@ enum kn_status kni_container_open(struct kni_container *out, const void *data, s
     h->meta.kv.type = b[AT_KV_TYPE];
     h->meta.preset = b[AT_PRESET];
     h->layout = b[AT_LAYOUT];
-    h->backend = b[AT_BACKEND];
+    h->backend = h->meta.backend = b[AT_BACKEND];
     h->tiling.levels = kni_le32_get(b + AT_LEVELS);
     h->tiling.tokens_per_picture = kni_le32_get(b + AT_RESOLUTION);
     h->tiling.tile_height = kni_le32_get(b + AT_TILE_HEIGHT);
@@ -173,9 +173,15 @@ enum kn_status kni_container_expect(const struct kni_container *c, uint32_t i, e
     return s;
 }
 
-static enum kn_status mismatch_bytes(struct kn_err *err, const char *field)
+static enum kn_status mismatch_bytes(struct kn_err *err, const char *field, const uint8_t have[16], const uint8_t want[16])
 {
-    return kni_err_set(err, KN_E_MISMATCH, "chunk has another %s than expected; treated as a miss", field);
+    struct kni_hash a, b;
+    char have_hex[33], want_hex[33];
+    memcpy(a.bytes, have, 16);
+    memcpy(b.bytes, want, 16);
+    kni_hash_hex(&a, have_hex);
+    kni_hash_hex(&b, want_hex);
+    return kni_err_set(err, KN_E_MISMATCH, "chunk has %s %s, expected %s; treated as a miss", field, have_hex, want_hex);
 }
 
 static enum kn_status mismatch_number(struct kn_err *err, const char *field, uint32_t have, uint32_t want)
@@ -187,13 +193,15 @@ enum kn_status kni_container_match(const struct kni_container *c, const struct k
 {
     const struct kni_chunk_meta *m = &c->header.meta;
     if (memcmp(m->fingerprint, expect->fingerprint, 16))
-        return mismatch_bytes(err, "model fingerprint");
+        return mismatch_bytes(err, "model fingerprint", m->fingerprint, expect->fingerprint);
     if (memcmp(m->profile, expect->profile, 16))
-        return mismatch_bytes(err, "profile");
+        return mismatch_bytes(err, "profile", m->profile, expect->profile);
     if (!kni_hash_equal(&m->chain, &expect->chain))
-        return mismatch_bytes(err, "chain hash");
+        return mismatch_bytes(err, "chain hash", m->chain.bytes, expect->chain.bytes);
     if (expect->preset != KN_PRESET_DEFAULT && m->preset != expect->preset)
         return mismatch_number(err, "preset", m->preset, expect->preset);
+    if (expect->backend && m->backend != expect->backend)
+        return mismatch_number(err, "backend", m->backend, expect->backend);
     if (m->first_token != expect->first_token)
         return mismatch_number(err, "first token", m->first_token, expect->first_token);
     if (m->n_tokens != expect->n_tokens)
@@ -269,9 +277,25 @@ void kni_container_writer_end_section(struct kni_container_writer *w, enum kni_s
     w->section_at = w->used_bytes;
 }
 
+/* Closes the gap that sections planned and not written have left in the table. */
+static void shorten_header(struct kni_container_writer *w)
+{
+    size_t planned = header_bytes(w->header.n_sections), have = header_bytes(w->n_done);
+    if (planned == have)
+        return;
+    memmove(w->data + have, w->data + planned, w->used_bytes - planned);
+    w->used_bytes -= planned - have;
+    w->header.n_sections = w->n_done;
+    for (uint32_t i = 0; i < w->n_done; i++) {
+        uint8_t *offset = w->data + table_end(i) + ENTRY_OFFSET;
+        kni_le64_put(offset, kni_le64_get(offset) - (planned - have));
+    }
+}
+
 void kni_container_writer_finish(struct kni_container_writer *w, void **data, size_t *n_bytes)
 {
-    assert(w->n_done == w->header.n_sections && w->section_at == w->used_bytes);
+    assert(w->section_at == w->used_bytes);
+    shorten_header(w);
     const struct kni_container_header *h = &w->header;
     uint8_t *b = w->data;
     memcpy(b + AT_MAGIC, magic, 4);

@@ -16,7 +16,7 @@
 
 #include "codec/codec.h"
 
-#define KNI_CONTAINER_VERSION 1u
+#define KNI_CONTAINER_VERSION 2u /* 2: spectral chunks */
 #define KNI_CONTAINER_FIXED_BYTES 128u
 #define KNI_CONTAINER_ENTRY_BYTES 32u
 
@@ -29,13 +29,17 @@
 #define KNI_CONTAINER_MAX_TOKENS 65536u
 
 enum kni_section_kind {
-    KNI_SECTION_KIND_EXACT_LOW = 1,  /* zstd; low bytes of one layer's K or V; index layer * 2 + is_v */
-    KNI_SECTION_KIND_EXACT_HIGH = 2, /* the same for high bytes */
     KNI_SECTION_KIND_TILES_SCALE = 3, /* zstd; all per-token scales; index 0 */
-    KNI_SECTION_KIND_TILES_VIDEO = 4  /* HEVC; one layer group's K or V; index group * 2 + is_v */
+    KNI_SECTION_KIND_TILES_VIDEO = 4, /* HEVC; one layer group's K or V; index group * 2 + is_v */
+    KNI_SECTION_KIND_EXACT_MODEL = 10, /* zstd; what is said about every channel, and tables; index 0 */
+    KNI_SECTION_KIND_EXACT_PART = 11,  /* rANS and raw bits; one layer's K or V; index layer * 2 + is_v */
+    KNI_SECTION_KIND_SPECTRAL_SINKS = 16, /* exact values of the first tokens; index 0 */
+    KNI_SECTION_KIND_SPECTRAL_RANS = 17,  /* all matrices of symbols; index 0 */
+    KNI_SECTION_KIND_SPECTRAL_VIDEO = 18, /* HEVC; K or V of three groups; index triple * 2 + is_v */
+    KNI_SECTION_KIND_SPECTRAL_ESCAPES = 19 /* integers that a symbol does not hold, all matrices; index 0 */
 };
 
-/* How the tiles layout cut this chunk; all zero for other layouts. */
+/* How the tiles layout cut this chunk. The spectral layout over HEVC has a resolution only; all else is zero for other layouts. */
 struct kni_tiling {
     uint32_t levels;             /* quantiser levels, 4..256 */
     uint32_t tokens_per_picture; /* the "resolution" */
@@ -68,7 +72,7 @@ enum kn_status kni_container_section(const struct kni_container *c, uint32_t i, 
 /* The same, and it must be of this kind and index: layouts write sections in one fixed order. */
 enum kn_status kni_container_expect(const struct kni_container *c, uint32_t i, enum kni_section_kind kind, uint32_t index,
                                     const uint8_t **bytes, size_t *n_bytes, struct kn_err *err);
-/* KN_E_MISMATCH naming the first field in which c is not what is expected. expect->preset KN_PRESET_DEFAULT: any. */
+/* KN_E_MISMATCH naming the first field in which c is not what is expected. expect->preset KN_PRESET_DEFAULT and expect->backend 0: any. */
 enum kn_status kni_container_match(const struct kni_container *c, const struct kni_chunk_meta *expect, struct kn_err *err);
 
 /* ---- writing: one growing buffer, owned by the writer until finish */
@@ -83,7 +87,8 @@ struct kni_container_writer {
 
 /* KN_E_ARG naming the field of a chunk to encode that no container can hold. */
 enum kn_status kni_container_check_header(const struct kni_container_header *header, struct kn_err *err);
-/* header->n_sections must be final; room for the header is set aside. KN_E_NOMEM, KN_E_ARG (a field out of range). */
+/* Room for a header of header->n_sections sections is set aside: at most so many may follow. KN_E_NOMEM, KN_E_ARG (a field out
+ * of range). */
 enum kn_status kni_container_writer_init(struct kni_container_writer *w, const struct kni_container_header *header, struct kn_err *err);
 /* Room for n_bytes more, or NULL when out of memory. The pointer lives until the next call. */
 uint8_t *kni_container_writer_reserve(struct kni_container_writer *w, size_t n_bytes);
@@ -91,7 +96,8 @@ uint8_t *kni_container_writer_reserve(struct kni_container_writer *w, size_t n_b
 void kni_container_writer_commit(struct kni_container_writer *w, size_t n_bytes);
 /* Ends the section that holds all bytes committed since the last end. */
 void kni_container_writer_end_section(struct kni_container_writer *w, enum kni_section_kind kind, uint32_t index);
-/* Writes header and checksum; gives the buffer to the caller (kni_free). All sections must be there. */
+/* Writes header and checksum; gives the buffer to the caller (kni_free). Where fewer sections were written than planned, the
+ * header is shortened. */
 void kni_container_writer_finish(struct kni_container_writer *w, void **data, size_t *n_bytes);
 /* Frees the buffer of a writer that was not finished. Zeroed writers are fine. */
 void kni_container_writer_fini(struct kni_container_writer *w);

@@ -73,8 +73,8 @@ static enum kn_status load_plugin(const struct kn_hevc_plugin **out, struct kn_e
         }
         const struct kn_hevc_plugin *plugin = get ? get() : NULL;
         if (!library)
-            s = kni_err_set(err, KN_E_UNSUPPORTED, "preset tiles needs the HEVC encoder plugin " PLUGIN_FILE
-                            " next to kinema: install libx265 (libx265-dev) and build with KN_X265=ON, or use preset exact");
+            s = kni_err_set(err, KN_E_UNSUPPORTED, "preset tiles and backend hevc need the HEVC encoder plugin " PLUGIN_FILE
+                            " next to kinema: install libx265 (libx265-dev) and build with KN_X265=ON, or use preset exact or backend rans");
         else if (!plugin || plugin->abi_version != KN_HEVC_PLUGIN_ABI || plugin->struct_bytes != sizeof *plugin)
             s = kni_err_set(err, KN_E_UNSUPPORTED, PLUGIN_FILE " is of another version than this Kinema: build both together");
         else

@@ -13,9 +13,11 @@
  *
  *     exponent row: 128 + clamp(e - profile's typical exponent of the layer, -127, 127)  (never an escape: e has 192 values)
  *
+ * The row is divided by the exponent that the symbol says, clamped or not.
+ *
  * and back: (symbol * step) by the transposed basis, plus mean, times 2^(e/4) / weight, keys rotated again, rounded to 16 bits.
  *
- * Non-finite K or V are coded as zero. Owner: a handle belongs to one thread; the profile is shared.
+ * Non-finite K or V are coded as zero, and none come back: what 16 bits cannot hold becomes their largest. Owner: a handle belongs to one thread; the profile is shared.
  */
 #ifndef KNI_CODEC_SPECTRAL_H
 #define KNI_CODEC_SPECTRAL_H
@@ -27,16 +29,17 @@ struct kni_spectral;
 /* Escapes of one matrix, in scan order. Grown by kni_alloc; zero-initialise; kni_free(values). */
 struct kni_escapes { int32_t *values; uint32_t n, capacity; };
 
-/* max_tokens: of one call. Scratch is allocated here; a call allocates only when escapes grow. */
+/* max_tokens: of one call, a multiple of 16. The profile is borrowed while the handle lives. Scratch is allocated here; a call allocates only when escapes grow. */
 enum kn_status kni_spectral_open(struct kni_spectral **out, const struct kni_profile *profile, uint32_t max_tokens, struct kn_err *err);
 void kni_spectral_close(struct kni_spectral **s);
 size_t kni_spectral_bytes(const struct kni_spectral *s);
 
-/* Positions first_token .. + n_tokens of view (n_tokens a multiple of 16, first_token too). symbols: [n_layers + part->rows[preset]] rows, stride apart. */
+/* Replaces escapes; KN_E_NOMEM when they cannot grow.
+ * Positions first_token .. + n_tokens of view (n_tokens a multiple of 16, first_token too). symbols: [n_layers + part->rows[preset]] rows, stride apart. */
 enum kn_status kni_spectral_forward(struct kni_spectral *s, const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, uint32_t part,
                                     enum kni_profile_preset preset, uint8_t *symbols, size_t stride, struct kni_escapes *escapes);
 /* Writes the part's K or V of these positions into view, those below skip_tokens excepted (sinks, written by others). KN_E_FORMAT when the escapes do
- * not fit the symbols. */
+ * not fit the symbols or an exponent is out of range: then nothing was written. */
 enum kn_status kni_spectral_inverse(struct kni_spectral *s, const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, uint32_t part,
                                     enum kni_profile_preset preset, const uint8_t *symbols, size_t stride, const struct kni_escapes *escapes,
                                     uint32_t skip_tokens);

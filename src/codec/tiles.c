@@ -66,6 +66,11 @@ static uint32_t divisor_at_most(uint32_t n_tokens, uint32_t want)
 
 enum kn_status kni_tiles_choose(const struct kni_chunk_meta *meta, const struct kn_tiles_opts *opts, struct kni_tiling *out, struct kn_err *err)
 {
+    return kni_tiles_choose_cols(meta, opts, 0, out, err);
+}
+
+enum kn_status kni_tiles_choose_cols(const struct kni_chunk_meta *meta, const struct kn_tiles_opts *opts, uint32_t head_cols, struct kni_tiling *out, struct kn_err *err)
+{
     const struct kni_kv_layout *l = &meta->kv;
     uint32_t levels = opts->levels ? opts->levels : KNI_TILES_LEVELS;
     if (levels < 4 || levels > 256)
@@ -76,7 +81,10 @@ enum kn_status kni_tiles_choose(const struct kni_chunk_meta *meta, const struct 
     uint32_t per_picture = opts->tokens_per_picture ? opts->tokens_per_picture : divisor_at_most(meta->n_tokens, KNI_TILES_PER_PICTURE);
     if (meta->n_tokens % per_picture)
         return kni_err_set(err, KN_E_ARG, "tiles: %u tokens a picture do not divide a chunk of %u tokens", per_picture, meta->n_tokens);
-    uint32_t head_w = l->d_head / height, head_rows = squarest(l->n_kv_head, head_w, height), head_cols = l->n_kv_head / head_rows;
+    if (head_cols && l->n_kv_head % head_cols)
+        return kni_err_set(err, KN_E_ARG, "tiles: %u heads side by side do not divide %u heads", head_cols, l->n_kv_head);
+    uint32_t head_w = l->d_head / height, head_rows = head_cols ? l->n_kv_head / head_cols : squarest(l->n_kv_head, head_w, height);
+    head_cols = l->n_kv_head / head_rows;
     *out = (struct kni_tiling){.levels = levels, .tokens_per_picture = per_picture, .tile_height = height, .head_cols = head_cols,
                                .grid_cols = choose_grid(per_picture, head_cols * head_w, head_rows * height)};
     struct kni_tiles_geometry g;

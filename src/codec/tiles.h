@@ -43,6 +43,8 @@ struct kni_tiles_geometry {
 
 /* Tiling for meta from options (zero: defaults). KN_E_ARG says which option does not fit. */
 enum kn_status kni_tiles_choose(const struct kni_chunk_meta *meta, const struct kn_tiles_opts *opts, struct kni_tiling *out, struct kn_err *err);
+/* The same with head_cols heads side by side instead of what makes a token's tile squarest. 0: that. */
+enum kn_status kni_tiles_choose_cols(const struct kni_chunk_meta *meta, const struct kn_tiles_opts *opts, uint32_t head_cols, struct kni_tiling *out, struct kn_err *err);
 /* Checks a tiling, which may come from a hostile header, and derives the rest. KN_E_FORMAT. */
 enum kn_status kni_tiles_geometry_make(const struct kni_chunk_meta *meta, const struct kni_tiling *tiling, struct kni_tiles_geometry *out, struct kn_err *err);
 

@@ -20,6 +20,7 @@
 #define DEFAULT_CHUNK_TOKENS 256u
 #define DEFAULT_DEADLINE_MS 30000u
 #define MAX_FETCH_WORKERS 8u
+#define MAX_DECODE_BYTES (68u << 20) /* of all workers that decode, together */
 
 static enum kn_status check_opts(const struct kn_engine_opts *o, const struct kn_model *model, struct kn_err *err)
 {
@@ -34,8 +35,11 @@ static enum kn_status check_opts(const struct kn_engine_opts *o, const struct kn
         return kni_err_set(err, KN_E_ARG, "kv_type is %d: use f16 (0) or bf16 (1)", (int)o->kv_type);
     if ((unsigned)o->cpu_level_max_plus_1 > 1 + KN_CPU_LEVEL_AVX512)
         return kni_err_set(err, KN_E_ARG, "cpu_level_max_plus_1 is %d: use 0 to %d", (int)o->cpu_level_max_plus_1, 1 + KN_CPU_LEVEL_AVX512);
-    if ((unsigned)o->preset > KN_PRESET_TILES)
-        return kni_err_set(err, KN_E_ARG, "preset %d is unknown: use exact (%d) or tiles (%d)", (int)o->preset, KN_PRESET_EXACT, KN_PRESET_TILES);
+    if ((unsigned)o->preset > KN_PRESET_SMALL)
+        return kni_err_set(err, KN_E_ARG, "preset %d is unknown: use exact (%d), tiles (%d), fine (%d), medium (%d) or small (%d)", (int)o->preset,
+                           KN_PRESET_EXACT, KN_PRESET_TILES, KN_PRESET_FINE, KN_PRESET_MEDIUM, KN_PRESET_SMALL);
+    if ((unsigned)o->backend > KN_BACKEND_HEVC)
+        return kni_err_set(err, KN_E_ARG, "backend %d is unknown: use rans (%d) or hevc (%d)", (int)o->backend, KN_BACKEND_RANS, KN_BACKEND_HEVC);
     if (o->chunk_tokens % KNI_BLOCK_TOKENS)
         return kni_err_set(err, KN_E_ARG, "chunk_tokens is %u: use a multiple of %u", o->chunk_tokens, KNI_BLOCK_TOKENS);
     return KN_OK;
@@ -67,12 +71,26 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
                                   .chunk_tokens = o->chunk_tokens,
                                   .n_workers = n_threads < MAX_FETCH_WORKERS ? n_threads : MAX_FETCH_WORKERS,
                                   .deadline_ms = o->fetch_deadline_ms,
-                                  .kv = *layout};
+                                  .kv = *layout,
+                                  .backend = o->backend};
     memcpy(fo.fingerprint, e->model->info.fingerprint, sizeof fo.fingerprint);
-    struct kni_codec_opts co = {.preset = o->preset, .tiles = o->tiles};
+    struct kni_codec_opts co = {.preset = o->preset, .tiles = o->tiles, .backend = o->backend};
     struct kni_chunk_meta chunk = {.n_tokens = o->chunk_tokens, .kv = *layout};
-    enum kn_status status = kni_codec_check(&co, &chunk, err); /* here, not in the background at each publish */
-    return status ? status : kni_fetcher_open(&e->fetcher, &fo, err);
+    memcpy(chunk.fingerprint, fo.fingerprint, sizeof chunk.fingerprint);
+    enum kn_status status = KN_OK;
+    if (o->profile_path && kni_preset_needs_profile(o->preset))
+        status = kni_profile_open(&co.profile, o->profile_path, err);
+    fo.profile = co.profile;
+    size_t n_bytes;
+    if (!status)
+        status = kni_codec_working_estimate(&co, &chunk, &n_bytes, err); /* checks the options, here and not at each publish */
+    if (!status && fo.n_workers > MAX_DECODE_BYTES / n_bytes)
+        fo.n_workers = MAX_DECODE_BYTES / n_bytes ? (uint32_t)(MAX_DECODE_BYTES / n_bytes) : 1;
+    if (!status)
+        status = kni_fetcher_open(&e->fetcher, &fo, err);
+    if (co.profile)
+        kni_profile_close(&co.profile);
+    return status;
 }
 
 static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_opts *o, struct kn_err *err)
@@ -131,7 +149,7 @@ enum kn_status kn_engine_open(struct kn_engine **out, struct kn_model *model, co
     if (!o.fetch_deadline_ms)
         o.fetch_deadline_ms = DEFAULT_DEADLINE_MS;
     if (o.preset == KN_PRESET_DEFAULT)
-        o.preset = KN_PRESET_EXACT;
+        o.preset = o.profile_path ? KN_PRESET_MEDIUM : KN_PRESET_EXACT;
 
     struct kn_engine *e = kni_calloc(KNI_ALLOC_TAG_MISC, sizeof *e, 0);
     if (!e)
@@ -199,5 +217,6 @@ void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats 
         out->published_raw_bytes = p.raw_bytes;
         out->publish_errors = p.n_errors;
         out->publish_ns = p.busy_ns;
+        out->fetch_working_bytes = kni_fetcher_working_bytes(engine->fetcher);
     }
 }

@@ -60,10 +60,13 @@ void kni_fetcher_meta(const struct kni_fetcher *f, uint32_t chunk, const struct 
 {
     *out = (struct kni_chunk_meta){.chain = *chain,
                                    .preset = f->opts.preset,
+                                   .backend = kni_backend_of(f->opts.preset, f->opts.backend),
                                    .first_token = chunk * f->opts.chunk_tokens,
                                    .n_tokens = f->opts.chunk_tokens,
                                    .kv = f->opts.kv};
     memcpy(out->fingerprint, f->opts.fingerprint, 16);
+    if (f->opts.profile && kni_preset_needs_profile(f->opts.preset))
+        memcpy(out->profile, f->opts.profile->id, 16);
 }
 
 void kni_fetcher_chain(const struct kni_fetcher *f, const struct kni_hash *seed, const int32_t *tokens, uint32_t chunk, struct kni_hash *state)
@@ -94,6 +97,8 @@ static void destroy(struct kni_fetcher *f)
             kni_publish_free(p);
         }
     kn_store_close(&f->store);
+    if (f->opts.profile)
+        kni_profile_close(&f->opts.profile);
     pthread_cond_destroy(&f->restored);
     pthread_cond_destroy(&f->news);
     pthread_cond_destroy(&f->publish);
@@ -135,6 +140,8 @@ enum kn_status kni_fetcher_open_on(struct kni_fetcher **out, const struct kni_fe
     }
     f->opts = *opts;
     f->opts.store_url = NULL;
+    if (f->opts.profile)
+        kni_profile_ref(f->opts.profile);
     if (!f->opts.deadline_ms)
         f->opts.deadline_ms = DEFAULT_DEADLINE_MS;
     f->store = store;
@@ -356,4 +363,12 @@ void kni_fetcher_wait(struct kni_fetcher *f, uint32_t timeout_ms)
         kni_fetcher_cond_wait(&f->news, &f->lock, until);
     f->n_news_seen = f->n_news;
     pthread_mutex_unlock(&f->lock);
+}
+
+uint64_t kni_fetcher_working_bytes(struct kni_fetcher *f)
+{
+    pthread_mutex_lock(&f->lock);
+    uint64_t n = f->working_bytes;
+    pthread_mutex_unlock(&f->lock);
+    return n;
 }

@@ -29,6 +29,8 @@ struct kni_fetcher_opts {
     uint32_t deadline_ms;  /* of one fetch */
     uint8_t fingerprint[16];
     struct kni_kv_layout kv;
+    struct kni_profile *profile; /* of the spectral presets; the fetcher takes a reference. NULL: none */
+    enum kn_backend backend;     /* of the spectral presets */
 };
 
 enum kn_status kni_fetcher_open(struct kni_fetcher **out, const struct kni_fetcher_opts *opts, struct kn_err *err);
@@ -73,5 +75,8 @@ bool kni_publish_poll(struct kni_fetcher *fetcher, void **cookie, enum kn_status
 
 struct kni_publish_stats { uint64_t n_chunks, n_bytes, raw_bytes, n_errors, busy_ns, n_queued; };
 void kni_publish_get_stats(struct kni_fetcher *fetcher, struct kni_publish_stats *out);
+
+/* Peak bytes of scratch that decoding held, all workers together. */
+uint64_t kni_fetcher_working_bytes(struct kni_fetcher *fetcher);
 
 #endif

@@ -22,6 +22,7 @@
 struct worker {
     struct kni_fetcher *f;
     struct kni_codec *codec; /* opened at the first chunk */
+    size_t working_bytes;    /* of it, as told to the fetcher */
     struct kni_store_buf buf;
     uint16_t *scratch;        /* chunk_tokens / 16 blocks */
     uint32_t *scratch_table;  /* positions 0 .. end of the chunk */
@@ -129,7 +130,7 @@ static enum kn_status restore(struct worker *w, const struct kni_fetch *job, uin
     struct kni_chunk_meta meta;
     kni_fetcher_meta(w->f, chunk, &job->chunks[chunk].chain, &meta);
     if (!w->codec) {
-        struct kni_codec_opts o = {.preset = KN_PRESET_EXACT}; /* restores every preset */
+        struct kni_codec_opts o = {.preset = KN_PRESET_EXACT, .profile = w->f->opts.profile}; /* restores every preset */
         enum kn_status s = kni_codec_open(&w->codec, &o, err);
         if (s)
             return s;
@@ -176,6 +177,11 @@ static void run_chunk(struct worker *w, struct kni_fetch *job, uint32_t chunk)
         s = restore(w, job, chunk, &err);
 
     pthread_mutex_lock(&f->lock);
+    if (w->codec) {
+        size_t now = kni_codec_working_bytes(w->codec);
+        f->working_bytes += now - w->working_bytes;
+        w->working_bytes = now;
+    }
     if (wanted) {
         job->n_restoring--;
         if (s) {

@@ -74,7 +74,7 @@ struct kni_fetch {
 
 struct kni_fetcher {
     /* constant after open */
-    struct kni_fetcher_opts opts; /* store_url is not kept */
+    struct kni_fetcher_opts opts; /* store_url is not kept; profile is a reference */
     struct kn_store *store;
     uint32_t n_workers, n_publishers;
     pthread_t *threads; /* workers, then publishers */
@@ -94,6 +94,7 @@ struct kni_fetcher {
     uint64_t n_news;
     uint32_t logged_kinds; /* bit per status: publish errors already said */
     struct kni_publish_stats stats;
+    uint64_t working_bytes; /* sum of the workers' peaks */
     /* owner only */
     uint64_t n_news_seen;
 };

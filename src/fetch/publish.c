@@ -162,7 +162,7 @@ static enum kn_status run_publish(struct kni_fetcher *f, struct kni_codec **code
         if (!s && n_found)
             continue;
         if (!s && !*codec) {
-            struct kni_codec_opts o = {.preset = f->opts.preset, .tiles = f->opts.tiles};
+            struct kni_codec_opts o = {.preset = f->opts.preset, .tiles = f->opts.tiles, .profile = f->opts.profile, .backend = f->opts.backend};
             s = kni_codec_open(codec, &o, err);
         }
         if (!s)

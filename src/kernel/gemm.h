@@ -47,6 +47,7 @@ void kni_gemm_ref(const struct kni_gemm_args *g);
 void kni_pack16_ref(float *dst, const float *src, size_t lds, uint32_t k);
 #if defined(__x86_64__)
 void kni_gemm_avx2(const struct kni_gemm_args *g);
+void kni_gemm_avx512(const struct kni_gemm_args *g); /* the same bits as AVX2 */
 void kni_pack16_avx2(float *dst, const float *src, size_t lds, uint32_t k);
 #endif
 

@@ -69,6 +69,7 @@ static void fill_avx2(struct kni_kernels *k)
 /* On top of AVX2. */
 static void fill_avx512(struct kni_kernels *k, uint32_t cpu_flags)
 {
+    k->gemm = kni_gemm_avx512;
     k->attn_score16[KN_KV_TYPE_F16] = kni_attn_score16_f16_avx512;
     k->attn_score16[KN_KV_TYPE_BF16] = kni_attn_score16_bf16_avx512;
     k->attn_mix16[KN_KV_TYPE_F16] = kni_attn_mix16_f16_avx512;

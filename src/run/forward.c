@@ -187,6 +187,8 @@ static void rotate_and_store(struct worker *w, const struct kni_layer *layer, ui
                 r->kernels.rmsnorm(q, q, vector(layer->q_norm), d, hp->rms_eps);
             rope(q, cos_row, sin_row, n_pairs);
         }
+        if (r->tap)
+            r->tap(r->tap_user, w->index, index, r->row_pos[i], r->q + at_q);
         for (uint32_t head = 0; head < hp->n_kv_head; head++) {
             float *k = r->k + at_kv + (size_t)head * d, *v = r->v + at_kv + (size_t)head * d;
             if (layer->k_norm)

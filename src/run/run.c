@@ -128,6 +128,12 @@ void kni_run_close(struct kni_run **run)
     *run = NULL;
 }
 
+void kni_run_set_tap(struct kni_run *run, kni_run_tap_fn fn, void *user)
+{
+    run->tap = fn;
+    run->tap_user = user;
+}
+
 static bool item_is_valid(const struct kni_run *r, const struct kni_run_item *it)
 {
     const struct kni_kv_layout *l = &it->kv.layout;

@@ -44,4 +44,11 @@ void kni_run_close(struct kni_run **run);
  * float rounding. */
 enum kn_status kni_run_step(struct kni_run *run, const struct kni_run_item *items, uint32_t n_items);
 
+/* Looks at queries while they pass: called once a layer and row, after biases, norms and rotation, with q [n_head][d_head] of the
+ * token at position pos. It runs on the worker that made the row, several at once: write to a place of that worker only. It must
+ * not allocate, lock or call the run. */
+typedef void (*kni_run_tap_fn)(void *user, uint32_t worker, uint32_t layer, uint32_t pos, const float *q);
+/* From the next step on; fn NULL: nobody looks (so it is after open). */
+void kni_run_set_tap(struct kni_run *run, kni_run_tap_fn fn, void *user);
+
 #endif

@@ -40,6 +40,8 @@ struct kni_run {
     struct kni_kernels kernels;
     struct kni_kv_layout layout;
     uint32_t n_workers, group, n_parts_all;
+    kni_run_tap_fn tap; /* NULL: none */
+    void *tap_user;
 
     double *freqs; /* [n_ropes][rope_dim / 2] */
     float *x, *h;  /* [T][n_embd]: residual stream; its normalised form, or a sum that a norm is to go over */

@@ -43,7 +43,7 @@ enum kn_status kni_store_entry_decode(struct kni_store_entry *out, const void *d
 bool kni_store_entry_is_expired(const struct kni_store_entry *entry, uint64_t ttl_s, uint64_t now_s);
 
 /* The key of a chunk. Everything that makes two contents incompatible has a place in it: model, profile, prefix (and
- * tenant, through the chain), preset and its options, KV type, chunk length, format version. tiles may be NULL unless the
+ * tenant, through the chain), preset and its options, backend, KV type, chunk length, format version. tiles may be NULL unless the
  * preset is tiles. */
 void kni_store_key_make(struct kni_store_key *out, const struct kni_chunk_meta *meta, const struct kn_tiles_opts *tiles);
 /* Printable ASCII without space, 1 to KNI_STORE_KEY_BYTES - 1 characters. */

@@ -2,12 +2,14 @@
 /*
  * Keys and manifest entries as bytes (doc/format-store.md).
  *
- *     kn1:<32 hex model>:<32 hex profile>:<32 hex chain>:exact-f16-256-v1
- *                                                        tiles-f16-256-v1-l64-p0-h0
+ *     kn1:<32 hex model>:<32 hex profile>:<32 hex chain>:exact-f16-256-v2
+ *                                                        tiles-f16-256-v2-l64-p0-h0
+ *                                                        medium-f16-256-v2-rans
  *
  * The variant carries what the three hashes do not: preset, KV type, tokens in the chunk (the chain names the prefix up to
- * the chunk's end, not where the chunk begins), container version, and for tiles its options as they were asked for
- * (0 = chosen by shape, which is a function of the model). Longest: 4 + 3*33 + 64 characters, far below LMDB's 511.
+ * the chunk's end, not where the chunk begins), container version, for tiles its options as they were asked for
+ * (0 = chosen by shape, which is a function of the model), and for the spectral presets the backend. Longest: 4 + 3*33 + 64
+ * characters, far below LMDB's 511.
  */
 #include "store/store.h"
 
@@ -100,6 +102,8 @@ void kni_store_key_make(struct kni_store_key *out, const struct kni_chunk_meta *
         static const struct kn_tiles_opts none;
         const struct kn_tiles_opts *t = tiles ? tiles : &none;
         snprintf(variant + n, sizeof variant - n, "-l%u-p%u-h%u", t->levels ? t->levels : 64, t->tokens_per_picture, t->tile_height);
+    } else if (kni_preset_needs_profile(meta->preset)) {
+        snprintf(variant + n, sizeof variant - n, "-%s", kni_backend_name(meta->backend ? meta->backend : kni_backend_of(meta->preset, KN_BACKEND_DEFAULT)));
     }
     size_t length = (size_t)snprintf(out->text, sizeof out->text, "kn1:%s:%s:%s:%s", model_hex, profile_hex, chain_hex, variant);
     assert(strlen(variant) + 1 < sizeof variant && length < sizeof out->text); /* the longest values fit with room to spare */

@@ -42,6 +42,10 @@ refused "--chunk takes" run -p x --chunk 0
 refused "--kv-type takes" run -p x --kv-type f32
 refused "--cpu takes" run -p x --cpu sse9
 refused "--preset takes" run -p x --preset best
+refused "--preset takes" run -p x --preset default
+refused "--backend takes" run -p x --preset medium --backend zstd
+refused "belongs to the presets" run -p x --preset exact --backend hevc
+refused "--backend takes" demo --backend zstd
 refused "--levels takes" run -p x --preset tiles --levels 3
 refused "belong to --preset tiles" run -p x --levels 64
 refused "--pool takes" run -p x --pool 12Q

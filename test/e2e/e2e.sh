@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
 # what the user's own environment says must not leak into the tests
-unset KINEMA_MODEL KINEMA_CACHE XDG_CACHE_HOME
+unset KINEMA_MODEL KINEMA_PROFILE KINEMA_CACHE XDG_CACHE_HOME
 export HOME=$work
 
 fail() {

@@ -94,6 +94,13 @@ same "$work/reference.json" "$work/after.json" 'o["kv_digest"]' "after kills"
 "$bin" store gc "lmdb:$work/killed" >/dev/null 2>&1 || fail "gc after kills"
 expect 0 "" "$bin" store verify "lmdb:$work/killed"
 
+# ---- spectral presets need a profile, and say so
+for preset in fine medium small; do
+  "$bin" run -m "$model" -f "$work/doc.txt" -n 1 --store "$store" --preset $preset >"$work/out" 2>"$work/err" </dev/null && fail "$preset without a profile"
+  grep -q "preset $preset needs a profile.*kinema profile build" "$work/err" || fail "$preset: $(cat "$work/err")"
+done
+[ "$(json "$work/fetched.json" '[o["preset"], o["lossy"], o["backend"]]')" = '["exact", false, null]' ] || fail "without a profile the default is not exact"
+
 # ---- tiles: fetched, labelled lossy
 if [ -e "$(dirname "$bin")/libkinema_x265.so" ]; then
   run "$work/t1.json" -p "What is this?" --store "$store" --preset tiles

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the seeds of chunk_fuzz, hevc_fuzz and rans_fuzz into the corpus folder given: small valid chunks of both layouts valid
- * HEVC sections, and rANS streams. Run again when the container's format or the encoder's settings change:
+ * Writes the seeds of chunk_fuzz, hevc_fuzz, profile_fuzz and rans_fuzz into the corpus folder given: small valid chunks of all
+ * layouts, valid HEVC sections, small profiles, rANS streams. Run again when the container's format or the encoder's settings change:
  *
  *     ninja codec_corpus && test/codec_corpus test/fuzz/corpus
  */
@@ -17,6 +17,7 @@
 #include "codec/container.h"
 #include "codec/tiles.h"
 #include "support/symbol_matrix.h"
+#include "support/tiny_profile.h"
 
 static int write_file(const char *folder, const char *name, const void *head, size_t n_head, const void *data, size_t n)
 {
@@ -30,6 +31,9 @@ static int write_file(const char *folder, const char *name, const void *head, si
     printf("%s %zu bytes\n", path, n_head + n);
     return 0;
 }
+
+static struct kni_profile *profile; /* as chunk_fuzz has it */
+static enum kn_backend backend;
 
 static int make(const char *folder, const char *name, enum kn_preset preset, struct kni_kv_layout kv, uint32_t n_tokens, struct kn_tiles_opts tiles)
 {
@@ -45,7 +49,7 @@ static int make(const char *folder, const char *name, enum kn_preset preset, str
     }
     struct kni_kv_view view = {kv, base, ids, n_blocks};
     struct kni_chunk_meta m = {.n_tokens = n_tokens, .kv = kv};
-    struct kni_codec_opts opts = {.preset = preset, .tiles = tiles};
+    struct kni_codec_opts opts = {.preset = preset, .tiles = tiles, .profile = profile, .backend = backend};
     struct kni_codec *codec;
     struct kn_err err = {0};
     void *data = NULL;
@@ -74,6 +78,20 @@ static int make(const char *folder, const char *name, enum kn_preset preset, str
     kni_codec_close(&codec);
     kni_free(data);
     free(base);
+    return bad;
+}
+
+/* The smallest profiles: they still hold the entropy coder's tables. */
+static int make_profile(const char *folder, const char *name, const struct kn_tiny_profile_opts *o)
+{
+    struct kni_profile *p = kn_tiny_profile_make(o);
+    void *data = NULL;
+    size_t n;
+    char sub[4096];
+    snprintf(sub, sizeof sub, "%s/profile_fuzz", folder);
+    int bad = kni_profile_write(p, &data, &n, NULL) != KN_OK || write_file(sub, name, "", 0, data, n);
+    kni_free(data);
+    kni_profile_close(&p);
     return bad;
 }
 
@@ -115,10 +133,20 @@ int main(int argc, char **argv)
     if (argc != 2)
         return 2;
     const char *to = argv[1];
+    int bad = 0;
+    profile = kn_tiny_profile_make(&(struct kn_tiny_profile_opts){.n_sinks = 3, .step_k = {.02f}});
+    struct kni_kv_layout spectral = profile->kv;
+    for (backend = KN_BACKEND_RANS; !bad && backend <= KN_BACKEND_HEVC; backend++)
+        bad = make(to, backend == KN_BACKEND_RANS ? "fine_rans_f16" : "fine_hevc_f16", KN_PRESET_FINE, spectral, 16, (struct kn_tiles_opts){0}) ||
+              make(to, backend == KN_BACKEND_RANS ? "small_rans_f16" : "small_hevc_f16", KN_PRESET_SMALL, spectral, 32, (struct kn_tiles_opts){0});
+    kni_profile_close(&profile);
+    backend = KN_BACKEND_DEFAULT;
     struct kn_tiles_opts few = {.tokens_per_picture = 4}, all = {.levels = 256, .tokens_per_picture = 16, .tile_height = 2};
-    return make(to, "exact_f16", KN_PRESET_EXACT, (struct kni_kv_layout){1, 2, 8, KN_KV_TYPE_F16}, 32, (struct kn_tiles_opts){0}) ||
+    return bad || make(to, "exact_f16", KN_PRESET_EXACT, (struct kni_kv_layout){1, 2, 8, KN_KV_TYPE_F16}, 32, (struct kn_tiles_opts){0}) ||
            make(to, "exact_bf16", KN_PRESET_EXACT, (struct kni_kv_layout){2, 1, 4, KN_KV_TYPE_BF16}, 16, (struct kn_tiles_opts){0}) ||
            make(to, "tiles_f16", KN_PRESET_TILES, (struct kni_kv_layout){1, 1, 16, KN_KV_TYPE_F16}, 16, few) ||
            make(to, "tiles_bf16", KN_PRESET_TILES, (struct kni_kv_layout){4, 2, 8, KN_KV_TYPE_BF16}, 16, all) ||
+           make_profile(to, "neox", &(struct kn_tiny_profile_opts){.n_layer = 1, .n_kv_head = 1, .d_head = 32, .n_group = 1, .neox = true}) ||
+           make_profile(to, "two_ropes", &(struct kn_tiny_profile_opts){.n_layer = 3, .n_kv_head = 1, .d_head = 32, .n_group = 2, .rope_dim = 16, .n_ropes = 2, .n_sinks = 4}) ||
            make_rans(to, "coded", 0) || make_rans(to, "raw", 1) || make_rans(to, "own_model", 2);
 }

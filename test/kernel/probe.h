@@ -39,6 +39,13 @@ PROBE_TARGET("avx512f") static void probe_fma_avx512(long n)
     PROBE_FMA(z);
 }
 
+/* 32 products and sums of bfloat16 pairs an instruction: what weights and activations in bfloat16 could gain. */
+#define PROBE_STEP_BF16(r, i) "vdpbf16ps %%" #r "mm12, %%" #r "mm12, %%" #r "mm" #i "\n\t"
+PROBE_TARGET("avx512f") static void probe_dpbf16(long n)
+{
+    __asm__ volatile(PROBE_EACH(PROBE_ZERO, z) PROBE_ZERO(z, 12) "1:\n\t" PROBE_EACH(PROBE_STEP_BF16, z) "dec %0\n\tjnz 1b" : "+r"(n) : : PROBE_CLOBBER, "cc");
+}
+
 PROBE_TARGET("avx2") static long long probe_read(const probe_ints *p, size_t n)
 {
     probe_ints a = {0}, b = {0};
@@ -67,6 +74,19 @@ static inline double probe_fma_gflops(void)
     }
 #endif
     return 2.0 * 12 * (double)(lanes * n) / s * 1e-9;
+}
+
+/* 0 where the processor has no such instruction. */
+static inline double probe_bf16_gflops(void)
+{
+    double s = 0;
+    const long n = 10000;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512bf16"))
+        BENCH_SECONDS(s, probe_dpbf16(n));
+#endif
+    return s > 0 ? 2.0 * 12 * 32 * (double)n / s * 1e-9 : 0;
 }
 
 static inline double probe_read_gbs(void)

@@ -113,7 +113,7 @@ static void lies_under_checksum(void **state)
     size_t n;
     make(&pool, &data, &n);
     static const struct { uint32_t at, value; enum kn_status want; } lies[] = {
-        {4, 2, KN_E_MISMATCH},           {8, 0, KN_E_FORMAT},          {8, UINT32_MAX, KN_E_FORMAT}, {12, 7, KN_E_FORMAT},
+        {4, 3, KN_E_MISMATCH},           {4, 1, KN_E_MISMATCH},         {8, 0, KN_E_FORMAT},          {8, UINT32_MAX, KN_E_FORMAT}, {12, 7, KN_E_FORMAT},
         {12, 9, KN_E_FORMAT},            {12, UINT32_MAX, KN_E_FORMAT}, {16, 0, KN_E_FORMAT},        {20, 1, KN_E_FORMAT},
         {72, 8, KN_E_FORMAT},            {72, 0x7ffffff0, KN_E_FORMAT}, {76, 0, KN_E_FORMAT},        {76, 24, KN_E_FORMAT},
         {76, 0x10000000, KN_E_FORMAT},   {80, 0, KN_E_FORMAT},         {80, 1u << 20, KN_E_FORMAT},  {84, 0, KN_E_FORMAT},
@@ -221,11 +221,23 @@ static void names(void **state)
     (void)state;
     assert_string_equal(kni_preset_name(KN_PRESET_EXACT), "exact");
     assert_string_equal(kni_preset_name(KN_PRESET_TILES), "tiles");
+    assert_string_equal(kni_preset_name(KN_PRESET_SMALL), "small");
+    assert_string_equal(kni_preset_name((enum kn_preset)6), "unknown");
     assert_int_equal(kni_preset_from_name("exact"), KN_PRESET_EXACT);
     assert_int_equal(kni_preset_from_name("tiles"), KN_PRESET_TILES);
+    assert_int_equal(kni_preset_from_name("fine"), KN_PRESET_FINE);
+    assert_int_equal(kni_preset_from_name("medium"), KN_PRESET_MEDIUM);
     assert_int_equal(kni_preset_from_name("spectral"), KN_PRESET_DEFAULT);
     assert_int_equal(kni_preset_from_name(""), KN_PRESET_DEFAULT);
     assert_int_equal(kni_preset_from_name(NULL), KN_PRESET_DEFAULT);
+    assert_int_equal(kni_backend_of(KN_PRESET_EXACT, KN_BACKEND_HEVC), KNI_BACKEND_ID_RANS);
+    assert_int_equal(kni_backend_of(KN_PRESET_TILES, KN_BACKEND_RANS), KNI_BACKEND_ID_HEVC);
+    assert_int_equal(kni_backend_of(KN_PRESET_MEDIUM, KN_BACKEND_DEFAULT), KNI_BACKEND_ID_RANS);
+    assert_int_equal(kni_backend_of(KN_PRESET_FINE, KN_BACKEND_HEVC), KNI_BACKEND_ID_HEVC);
+    assert_int_equal(kni_backend_of(KN_PRESET_FINE, (enum kn_backend)3), 0);
+    assert_int_equal(kni_backend_of((enum kn_preset)6, KN_BACKEND_DEFAULT), 0);
+    assert_string_equal(kni_backend_name(KNI_BACKEND_ID_RANS), "rans");
+    assert_string_equal(kni_backend_name((enum kni_backend_id)9), "unknown");
 }
 
 int main(void)

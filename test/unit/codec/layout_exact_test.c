@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Preset exact returns every bit, NaN patterns included, for odd shapes and scattered blocks, touches nothing outside the
- * chunk's positions, and fails cleanly when memory runs out.
+ * chunk's positions, gives the same bytes at every instruction level, makes use of means that turn, refuses sections that do not
+ * come out even, and fails cleanly when memory runs out.
  */
 #include "unit/codec/codec_support.h"
+
+#include "base/cpu.h"
+#include "base/le.h"
 
 static void shape(uint32_t n_layer, uint32_t n_kv_head, uint32_t d_head, enum kn_kv_type type, bool smooth)
 {
@@ -102,6 +106,157 @@ static void bad_arguments(void **state)
     pool_free(&pool);
 }
 
+/* Values that no window holds, or that have no spread: constant channels, zeros, lone outliers, infinities. */
+static void awkward_values(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 12; k++) {
+        enum kn_kv_type type = k & 1 ? KN_KV_TYPE_BF16 : KN_KV_TYPE_F16;
+        struct pool from = pool_make(2, 1, 32, type, 64), to = pool_make(2, 1, 32, type, 64);
+        for (size_t i = 0; i < from.n_values; i++) {
+            uint16_t *v = &from.view.base[i];
+            if (k / 2 == 0)
+                *v = 0;
+            else if (k / 2 == 1)
+                *v = test_to_half(1.5f, type);
+            else if (k / 2 == 2)
+                *v = test_random() % 100 ? test_to_half(0.25f, type) : (uint16_t)test_random();
+            else if (k / 2 == 3)
+                *v = test_random() % 2 ? 0x8000 : 0;
+            else if (k / 2 == 4)
+                *v = test_random() % 3 ? (uint16_t)(test_random() & 0x80ff) : type == KN_KV_TYPE_F16 ? 0x7c00 : 0x7f80;
+            else
+                *v = type == KN_KV_TYPE_F16 ? 0xffff : (uint16_t)(0x7f80 | test_random());
+        }
+        struct kni_codec *codec = test_codec(KN_PRESET_EXACT, (struct kn_tiles_opts){0});
+        struct kni_chunk_meta m = test_meta(&from, 0, 64);
+        void *data;
+        size_t n_bytes;
+        assert_int_equal(kni_chunk_encode(codec, &m, &from.view, &data, &n_bytes, NULL), KN_OK);
+        if (k / 2 < 2)
+            assert_true(n_bytes < 64 * kni_kv_token_bytes(&m.kv) * 3 / 4); /* a constant costs its raw bits only */
+        assert_int_equal(kni_chunk_restore(codec, data, n_bytes, &m, &to.view, NULL), KN_OK);
+        for (uint32_t b = 0; b < from.view.n_blocks; b++) {
+            size_t at = from.table[b] * kni_kv_block_values(&from.view.layout);
+            assert_memory_equal(to.view.base + at, from.view.base + at, kni_kv_block_bytes(&from.view.layout));
+        }
+        kni_free(data);
+        kni_codec_close(&codec);
+        pool_free(&from);
+        pool_free(&to);
+    }
+}
+
+/* Chunk bytes of the reference and of the machine's best level. */
+static void levels_agree(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        struct pool pool = pool_make(3, 2, 40, k & 1 ? KN_KV_TYPE_BF16 : KN_KV_TYPE_F16, 256);
+        if (k & 2)
+            pool_fill_smooth(&pool);
+        struct kni_chunk_meta m = test_meta(&pool, 32, 208);
+        void *data[2];
+        size_t n_bytes[2];
+        for (int level = 0; level < 2; level++) {
+            kni_cpu_set_mask(level ? UINT32_MAX : 0);
+            struct kni_codec *codec = test_codec(KN_PRESET_EXACT, (struct kn_tiles_opts){0});
+            assert_int_equal(kni_chunk_encode(codec, &m, &pool.view, &data[level], &n_bytes[level], NULL), KN_OK);
+            if (level)
+                assert_int_equal(kni_chunk_restore(codec, data[0], n_bytes[0], &m, &pool.view, NULL), KN_OK);
+            kni_codec_close(&codec);
+        }
+        assert_int_equal(n_bytes[0], n_bytes[1]);
+        assert_memory_equal(data[0], data[1], n_bytes[0]);
+        kni_free(data[0]);
+        kni_free(data[1]);
+        pool_free(&pool);
+    }
+}
+
+static size_t coded_bytes(const struct pool *pool, uint32_t n)
+{
+    struct kni_codec *codec = test_codec(KN_PRESET_EXACT, (struct kn_tiles_opts){0});
+    struct kni_chunk_meta m = test_meta(pool, 0, n);
+    void *data;
+    size_t n_bytes;
+    assert_int_equal(kni_chunk_encode(codec, &m, &pool->view, &data, &n_bytes, NULL), KN_OK);
+    kni_free(data);
+    kni_codec_close(&codec);
+    return n_bytes;
+}
+
+/* Keys that turn around means of three deviations cost what keys cost that stand still there, and more than half a bit less than the
+ * same values in an order that shows no turn. */
+static void turning_means(void **state)
+{
+    (void)state;
+    enum { N = 256, D = 64 };
+    size_t bytes[3];
+    for (int k = 0; k < 3; k++) { /* still, turning, turning but shuffled */
+        struct pool pool = pool_make(4, 3, D, KN_KV_TYPE_F16, N);
+        for (uint32_t part = 0; part < 8; part++)
+            for (uint32_t h = 0; h < 3; h++)
+                for (uint32_t t = 0; t < N; t++) {
+                    uint16_t *row = kni_kv_row(&pool.view, part / 2, part % 2, h, k == 2 ? t * (t + 1) / 2 % N : t);
+                    for (uint32_t i = 0; i < D; i++) {
+                        double noise = (test_random() % 4096 + test_random() % 4096 + test_random() % 4096 - 6142.5) / 2048;
+                        double angle = k && part % 2 == 0 ? pow(1e-4, (i / 2) / 32.0) * t : 0;
+                        row[i] = kni_f32_to_f16((float)(0.3 * noise + 0.9 * cos(angle + h + i / 2 - (i % 2) * 1.5707963)));
+                    }
+                }
+        bytes[k] = coded_bytes(&pool, N);
+        pool_free(&pool);
+    }
+    const double values = 4 * 3 * D * N; /* of keys */
+    assert_true(fabs((double)bytes[1] - (double)bytes[0]) * 8 / values < 0.15);
+    assert_true(((double)bytes[2] - (double)bytes[1]) * 8 / values > 0.5);
+}
+
+/* Sections changed behind correct checksums: an error or some values, never more than the buffers, and the counts must fit. */
+static void hostile_sections(void **state)
+{
+    (void)state;
+    struct pool pool = pool_make(2, 1, 24, KN_KV_TYPE_BF16, 32);
+    pool_fill_smooth(&pool);
+    pool.view.base[pool.table[0] * kni_kv_block_values(&pool.view.layout) + 5] = 0; /* an escape */
+    struct kni_codec *codec = test_codec(KN_PRESET_EXACT, (struct kn_tiles_opts){0});
+    struct kni_chunk_meta m = test_meta(&pool, 0, 32);
+    void *data;
+    size_t n_bytes;
+    struct kn_err err = {0};
+    assert_int_equal(kni_chunk_encode(codec, &m, &pool.view, &data, &n_bytes, NULL), KN_OK);
+    const size_t header = 128 + 5 * 32 + 8, model = (size_t)kni_le64_get((uint8_t *)data + 128 + 16);
+    uint8_t *bad = malloc(n_bytes), *part = bad + header + model;
+    const uint32_t n_escapes = kni_le32_get((uint8_t *)data + header + model);
+    assert_true(n_escapes >= 1 && n_escapes < 24 * 32);
+    const uint32_t wrong[] = {0, n_escapes - 1, n_escapes + 1, 24 * 32, UINT32_MAX, UINT32_MAX / 2};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        if (wrong[i] == n_escapes)
+            continue;
+        memcpy(bad, data, n_bytes);
+        kni_le32_put(part, wrong[i]);
+        kni_container_refresh_checksums(bad, n_bytes);
+        assert_int_equal(kni_chunk_restore(codec, bad, n_bytes, &m, &pool.view, &err), KN_E_FORMAT);
+    }
+    uint32_t n_refused = 0;
+    for (size_t at = header; at < n_bytes; at++) { /* every byte of every section */
+        memcpy(bad, data, n_bytes);
+        bad[at] ^= (uint8_t)(1 + test_random() % 255);
+        kni_container_refresh_checksums(bad, n_bytes);
+        enum kn_status s = kni_chunk_restore(codec, bad, n_bytes, &m, &pool.view, &err);
+        assert_true(s == KN_OK || s == KN_E_FORMAT);
+        n_refused += s != KN_OK;
+    }
+    assert_true(n_refused > 100);
+    memcpy(bad, data, n_bytes);
+    assert_int_equal(kni_chunk_restore(codec, bad, n_bytes, &m, &pool.view, &err), KN_OK); /* nothing of that stuck */
+    free(bad);
+    kni_free(data);
+    kni_codec_close(&codec);
+    pool_free(&pool);
+}
+
 static void out_of_memory(void **state)
 {
     (void)state;
@@ -141,6 +296,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bit_for_bit),
         cmocka_unit_test(handle_is_reusable),
+        cmocka_unit_test(awkward_values),
+        cmocka_unit_test(levels_agree),
+        cmocka_unit_test(turning_means),
+        cmocka_unit_test(hostile_sections),
         cmocka_unit_test(bad_arguments),
         cmocka_unit_test(out_of_memory),
     };

@@ -368,13 +368,78 @@ static void odd_head_sizes(void **state)
     }
 }
 
+struct tap {
+    uint32_t n_layer, n_workers;
+    _Atomic uint32_t seen[8][64]; /* [layer][position] calls */
+    float q[64][128];             /* [position] of layer 0 */
+};
+
+static void look(void *user, uint32_t worker, uint32_t layer, uint32_t pos, const float *q)
+{
+    struct tap *t = user;
+    if (worker >= t->n_workers || layer >= t->n_layer || pos >= 64)
+        abort();
+    t->seen[layer][pos]++;
+    if (layer == 0)
+        memcpy(t->q[pos], q, sizeof t->q[pos]);
+}
+
+/* The tap sees every layer and row once, with the query that attention uses, and changes nothing. */
+static void a_tap_sees_queries(void **state)
+{
+    (void)state;
+    struct fixture f;
+    make(&f, &(struct kn_tiny_opts){0}, 2, 32);
+    const struct kni_hparams *hp = &f.model->hparams;
+    struct tap *t = calloc(1, sizeof *t);
+    float *with = malloc(f.n_vocab * sizeof *with), *without = malloc(f.n_vocab * sizeof *without);
+    assert_true(t && with && without);
+    assert_int_equal(hp->n_head * hp->d_head, 128);
+    t->n_layer = hp->n_layer;
+    t->n_workers = 2;
+    f.tokens[0][5] = f.tokens[0][0];
+    memcpy(f.tokens[1], f.tokens[0], sizeof f.tokens[0]);
+    prompt(&f, 0, 64, 20, without);
+    kni_run_set_tap(f.run, look, t);
+    prompt(&f, 1, 63, 20, with);
+    kni_run_set_tap(f.run, NULL, NULL);
+    struct kni_run_item last = item(&f, 1, 63, 1, 1, with);
+    assert_int_equal(kni_run_step(f.run, &last, 1), KN_OK);
+    assert_true(distance(with, without, f.n_vocab) < TOLERANCE);
+    for (uint32_t l = 0; l < hp->n_layer; l++)
+        for (uint32_t p = 0; p < 64; p++)
+            assert_int_equal(t->seen[l][p], p < 63);
+
+    /* Layer 0 at position 0: nothing is turned, q = Wq * norm(embedding). */
+    const float *x = (const float *)f.model->tok_embd->data + (size_t)f.tokens[0][0] * hp->n_embd, *wq = f.model->layers[0].wq->data, *g = f.model->layers[0].attn_norm->data;
+    double power = 0;
+    for (uint32_t i = 0; i < hp->n_embd; i++)
+        power += (double)x[i] * x[i] / hp->n_embd;
+    for (uint32_t o = 0; o < 128; o++) {
+        double sum = 0;
+        for (uint32_t i = 0; i < hp->n_embd; i++)
+            sum += (double)wq[(size_t)o * hp->n_embd + i] * x[i] * g[i] / sqrt(power + (double)hp->rms_eps);
+        assert_true(fabs(sum - t->q[0][o]) < 1e-4 * (1 + fabs(sum)));
+    }
+    /* The same token at position 5: turned, but as long, pair by pair (2i, 2i + 1). */
+    assert_true(fabsf(t->q[0][0] - t->q[5][0]) > 1e-3f);
+    for (uint32_t i = 0; i < 128; i += 2) {
+        double a = hypot((double)t->q[0][i], (double)t->q[0][i + 1]), b = hypot((double)t->q[5][i], (double)t->q[5][i + 1]);
+        assert_true(fabs(a - b) < 1e-4 * (1 + a));
+    }
+    free(t);
+    free(with);
+    free(without);
+    drop(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_arguments_write_nothing), cmocka_unit_test(open_checks_its_arguments), cmocka_unit_test(workspace_is_exact_and_linear),
         cmocka_unit_test(runs_share_packed_weights), cmocka_unit_test(chunks_agree), cmocka_unit_test(decodes_do_not_depend_on_the_plan),
         cmocka_unit_test(a_big_batch_agrees_with_single_items), cmocka_unit_test(types_and_levels_agree),
-        cmocka_unit_test(odd_head_sizes),
+        cmocka_unit_test(odd_head_sizes), cmocka_unit_test(a_tap_sees_queries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,19 +21,26 @@ static void golden_key(void **state)
     for (int i = 0; i < 256; i += 16)
         m.chain = kni_chain_next(&m.chain, tokens + i, 16);
     kni_store_key_make(&key, &m, NULL);
-    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:00000000000000000000000000000000:fd85c00d368edeab26794b1dde2fd178:exact-f16-256-v1");
+    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:00000000000000000000000000000000:fd85c00d368edeab26794b1dde2fd178:exact-f16-256-v2");
     m.preset = KN_PRESET_TILES;
     m.kv.type = KN_KV_TYPE_BF16;
     struct kn_tiles_opts t = {.levels = 32, .tokens_per_picture = 128};
     kni_store_key_make(&key, &m, &t);
-    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:00000000000000000000000000000000:fd85c00d368edeab26794b1dde2fd178:tiles-bf16-256-v1-l32-p128-h0");
+    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:00000000000000000000000000000000:fd85c00d368edeab26794b1dde2fd178:tiles-bf16-256-v2-l32-p128-h0");
+    m.preset = KN_PRESET_MEDIUM;
+    memset(m.profile, 0xa5, 16);
+    kni_store_key_make(&key, &m, &t);
+    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5:fd85c00d368edeab26794b1dde2fd178:medium-bf16-256-v2-rans");
+    m.backend = KNI_BACKEND_ID_HEVC;
+    kni_store_key_make(&key, &m, NULL);
+    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5:fd85c00d368edeab26794b1dde2fd178:medium-bf16-256-v2-hevc");
     assert_true(kni_store_key_is_valid(key.text));
 }
 
 /* Whatever makes two contents incompatible makes two keys. */
 static void every_setting_has_its_own_key(void **state)
 {
-    struct kni_store_key keys[16];
+    struct kni_store_key keys[20];
     struct kni_chunk_meta m;
     struct kn_tiles_opts t = {0};
     int n = 0;
@@ -58,9 +65,14 @@ static void every_setting_has_its_own_key(void **state)
     kni_store_key_make(&keys[n++], &m, &t);
     t.tile_height = 4;
     kni_store_key_make(&keys[n++], &m, &t);
+    for (m.preset = KN_PRESET_FINE; m.preset <= KN_PRESET_SMALL; m.preset++)
+        for (m.backend = KNI_BACKEND_ID_HEVC; m.backend <= KNI_BACKEND_ID_RANS; m.backend++)
+            kni_store_key_make(&keys[n++], &m, &t);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < i; k++)
             assert_string_not_equal(keys[i].text, keys[k].text);
+    m.preset = KN_PRESET_TILES;
+    m.backend = 0;
     t = (struct kn_tiles_opts){.levels = 64};
     struct kn_tiles_opts zero = {0};
     kni_store_key_make(&keys[0], &m, &t);

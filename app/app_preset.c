@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Presets by name, and where a model's profile is found when none is named: the file that `make demo` leaves in the cache folder,
+ * called by the model's fingerprint, so that it can only be that model's.
+ */
+#include "app.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *const kn_app_preset_names[KN_APP_N_PRESETS] = {"default", "exact", "tiles", "fine", "medium", "small"};
+
+bool kn_app_preset_needs_profile(enum kn_preset preset)
+{
+    return preset == KN_PRESET_FINE || preset == KN_PRESET_MEDIUM || preset == KN_PRESET_SMALL;
+}
+
+bool kn_app_default_profile(const struct kn_model *model, char *out, size_t out_bytes)
+{
+    const char *named = getenv("KINEMA_PROFILE");
+    if (named && *named) {
+        int n = snprintf(out, out_bytes, "%s", named);
+        return n > 0 && (size_t)n < out_bytes;
+    }
+    char file[64] = "profiles/";
+    const uint8_t *id = kn_model_info(model)->fingerprint;
+    for (unsigned i = 0; i < 16; i++)
+        snprintf(file + 9 + 2 * i, sizeof file - 9 - 2 * i, "%02x", id[i]);
+    memcpy(file + 41, ".knp", 5);
+    return kn_app_cache_path(file, out, out_bytes) && !access(out, R_OK);
+}
+
+bool kn_app_settle_preset(struct kn_engine_opts *opts, const struct kn_model *model, char *path, size_t path_bytes, struct kn_err *err)
+{
+    bool lossy = kn_app_preset_needs_profile(opts->preset);
+    if (!lossy && opts->preset != KN_PRESET_DEFAULT)
+        return true;
+    if (!opts->profile_path && kn_app_default_profile(model, path, path_bytes))
+        opts->profile_path = path;
+    if (opts->preset == KN_PRESET_DEFAULT)
+        opts->preset = opts->profile_path ? KN_PRESET_MEDIUM : KN_PRESET_EXACT;
+    if (!lossy || opts->profile_path)
+        return true;
+    err->status = KN_E_ARG;
+    snprintf(err->text, sizeof err->text,
+             "preset %s needs a profile of the model and there is none: build one with `kinema profile build` and give it with --profile",
+             kn_app_preset_names[opts->preset]);
+    return false;
+}

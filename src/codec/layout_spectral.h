@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the two backends of the spectral layout share (doc/format-chunk.md has the sections byte by byte). A chunk is cut in
+ * time into runs and in layers into parts (profile.h); a run of a part is a matrix of symbols (spectral.h), and a matrix is
+ * what the transform and its escapes know:
+ *
+ *     kv view --kni_spectral_layout_forward--> symbols[row][token], escapes --backend--> section
+ *
+ * Runs are at most KNI_SPECTRAL_RUN tokens, also where a picture is wider, so that the transform's scratch does not grow with
+ * the picture. Escapes of all matrices lie in one section, in the order in which the backend codes its matrices: one cursor
+ * writes them and one reads them. The first tokens of a sequence travel exactly (sinks.h); their columns in the matrices
+ * are blank.
+ *
+ * Owner: the codec handle.
+ */
+#ifndef KNI_CODEC_LAYOUT_SPECTRAL_H
+#define KNI_CODEC_LAYOUT_SPECTRAL_H
+
+#include "codec/hevc_decode.h"
+#include "codec/hevc_encode.h"
+#include "codec/layout.h"
+#include "codec/spectral.h"
+
+#define KNI_SPECTRAL_RUN 256u
+#define KNI_SPECTRAL_MIN_SIDE 144u /* of a picture: the smallest that video decoders in hardware take */
+#define KNI_SPECTRAL_MIN_PICTURE 64u
+#define KNI_SPECTRAL_MAX_PICTURE 1024u /* tokens */
+#define KNI_SPECTRAL_BLANK 128u /* the symbol of zero */
+
+struct kni_spectral_layout {
+    struct kni_spectral *transform; /* of the handle's profile; made on first use, as all below */
+    uint8_t *symbols;               /* a matrix (rans), three planes (encoding HEVC) */
+    size_t symbols_bytes;
+    void *scratch;                  /* of the rANS coder */
+    size_t scratch_bytes;
+    struct kni_escapes escapes;     /* of the current matrix */
+    uint8_t *escape_bytes;          /* the section being written */
+    size_t escape_used, escape_room;
+    struct kni_hevc_encoder *encoders[2]; /* K, V: their pictures differ in height */
+    struct kni_hevc_decoder *decoders[2];
+    size_t counted_bytes;
+};
+
+/* One chunk on its way. */
+struct kni_spectral_job {
+    struct kni_spectral_layout *x;
+    const struct kni_profile *profile;
+    const struct kni_chunk_meta *meta;
+    const struct kni_kv_view *view;
+    enum kni_profile_preset preset;
+    uint32_t n_sinks;            /* of this chunk: its first tokens that travel exactly */
+    const uint8_t *escapes, *escapes_end; /* restoring: what is left of the section */
+};
+
+static inline enum kni_profile_preset kni_spectral_preset(enum kn_preset preset)
+{
+    return (enum kni_profile_preset)(preset - KN_PRESET_FINE);
+}
+
+/* Rows of a part's matrix. */
+static inline uint32_t kni_spectral_rows_of(const struct kni_profile *p, uint32_t part, enum kni_profile_preset preset)
+{
+    return p->parts[part].n_layers + p->parts[part].rows[preset];
+}
+
+/* Most rows of any part of K (0), V (1). */
+uint32_t kni_spectral_rows_max(const struct kni_profile *p, uint32_t is_v, enum kni_profile_preset preset);
+
+static inline uint32_t kni_spectral_n_runs(const struct kni_chunk_meta *m)
+{
+    return (m->n_tokens + KNI_SPECTRAL_RUN - 1) / KNI_SPECTRAL_RUN;
+}
+
+/* About what a handle will hold that restores such chunks: an upper bound in what is usual. */
+size_t kni_spectral_layout_estimate(const struct kni_profile *p, const struct kni_container_header *header);
+
+/* Makes room for symbols. */
+enum kn_status kni_spectral_layout_room(struct kni_spectral_layout *x, size_t symbols_bytes, size_t scratch_bytes, struct kn_err *err);
+
+/* One matrix: tokens first .. + n_tokens of the chunk (n_tokens at most KNI_SPECTRAL_RUN) to symbols, and its escapes to the end of
+ * escape_bytes. */
+enum kn_status kni_spectral_layout_forward(struct kni_spectral_job *job, uint32_t first, uint32_t n_tokens, uint32_t part, uint8_t *symbols,
+                                           size_t stride, struct kn_err *err);
+/* And back into the view; takes the matrix's escapes from the job's cursor. */
+enum kn_status kni_spectral_layout_inverse(struct kni_spectral_job *job, uint32_t first, uint32_t n_tokens, uint32_t part, const uint8_t *symbols,
+                                           size_t stride, struct kn_err *err);
+
+/* What the backends fill in: layout_spectral_rans.c, layout_spectral_hevc.c. */
+struct kni_spectral_backend {
+    enum kn_status (*open_encoder)(struct kni_codec *codec, struct kn_err *err);
+    /* Fills header's tiling and returns the number of sections with symbols; 0: KN_E_ARG with a sentence in err. */
+    uint32_t (*plan)(const struct kni_codec *codec, struct kni_container_header *header, struct kn_err *err);
+    /* Writes and ends its sections. */
+    enum kn_status (*encode)(struct kni_spectral_job *job, struct kni_container_writer *w, struct kn_err *err);
+    /* Number of sections with symbols that a chunk with this header has; 0: KN_E_FORMAT with a sentence in err. */
+    uint32_t (*check)(const struct kni_profile *profile, const struct kni_container_header *header, struct kn_err *err);
+    /* Reads its sections, the first of which has number section. */
+    enum kn_status (*restore)(struct kni_spectral_job *job, const struct kni_container *c, uint32_t section, struct kn_err *err);
+};
+extern const struct kni_spectral_backend kni_spectral_backend_rans, kni_spectral_backend_hevc;
+
+#endif

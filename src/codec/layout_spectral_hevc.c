@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The spectral layout over lossless HEVC: three layer groups' matrices are the planes of 4:4:4 pictures, K and V apart.
+ *
+ *     section i = triple * 2 + is_v, picture t          plane k: part (triple * 3 + k) * 2 + is_v
+ *         width:   P tokens, P t first, at least 144
+ *         height:  the most rows of any part of K (of V), at least 144, a multiple of 16
+ *
+ * Everything that is no symbol is 128: rows below a part's last, columns beyond the last token, planes of groups that are not
+ * there. Before each picture stands a flat one, all 128: symbols are noise around 128, so that prediction from neighbours
+ * inside the picture makes them larger, and from the flat picture, with no motion, leaves them as they are. Measured on SmolLM2
+ * (a licence text, three chunks, steps .2 and 1.25; bytes against intra only, which is 918 kB at 256):
+ *
+ *     tokens a picture    intra only    one flat picture first    one before each    the same, a stream each
+ *     256                 1             .995                      .995               .995
+ *     64                  1             .990                      .972               .978
+ *
+ * and encoding is 1.2 to 1.7 times as fast as without (decoding the same).
+ *
+ * Restoring goes picture by picture, from the decoder's memory. Owner: the codec handle.
+ */
+#include <string.h>
+
+#include "codec/layout_spectral.h"
+
+struct geometry {
+    uint32_t width, height, n_triples, n_pictures, tokens_per_picture;
+};
+
+static uint32_t pad(uint32_t n)
+{
+    n = n < KNI_SPECTRAL_MIN_SIDE ? KNI_SPECTRAL_MIN_SIDE : n;
+    return (n + 15) / 16 * 16;
+}
+
+static struct geometry geometry_of(const struct kni_profile *p, const struct kni_container_header *h, uint32_t is_v)
+{
+    uint32_t per = h->tiling.tokens_per_picture;
+    return (struct geometry){.width = pad(per),
+                             .height = pad(kni_spectral_rows_max(p, is_v, kni_spectral_preset(h->meta.preset))),
+                             .n_triples = (p->n_parts / 2 + 2) / 3,
+                             .n_pictures = (h->meta.n_tokens + per - 1) / per,
+                             .tokens_per_picture = per};
+}
+
+static enum kn_status hevc_open_encoder(struct kni_codec *codec, struct kn_err *err)
+{
+    enum kn_status s = kni_hevc_encoder_open(&codec->spectral->encoders[0], err);
+    return s == KN_OK ? kni_hevc_encoder_open(&codec->spectral->encoders[1], err) : s;
+}
+
+static uint32_t hevc_plan(const struct kni_codec *codec, struct kni_container_header *header, struct kn_err *err)
+{
+    uint32_t per = codec->tokens_per_picture ? codec->tokens_per_picture : KNI_SPECTRAL_MAX_PICTURE;
+    if (per < KNI_SPECTRAL_MIN_PICTURE || per > KNI_SPECTRAL_MAX_PICTURE || per % KNI_BLOCK_TOKENS) {
+        kni_err_set(err, KN_E_ARG, "%u tokens a picture: use a multiple of %u from %u to %u", per, KNI_BLOCK_TOKENS, KNI_SPECTRAL_MIN_PICTURE,
+                    KNI_SPECTRAL_MAX_PICTURE);
+        return 0;
+    }
+    header->tiling.tokens_per_picture = per < header->meta.n_tokens ? per : header->meta.n_tokens;
+    return geometry_of(codec->profile, header, 0).n_triples * 2;
+}
+
+static uint32_t hevc_check(const struct kni_profile *profile, const struct kni_container_header *header, struct kn_err *err)
+{
+    uint32_t per = header->tiling.tokens_per_picture, n = header->meta.n_tokens;
+    bool ok = per % KNI_BLOCK_TOKENS == 0 && per <= KNI_SPECTRAL_MAX_PICTURE && per <= n && (per >= KNI_SPECTRAL_MIN_PICTURE || (per == n && n));
+    if (ok)
+        return geometry_of(profile, header, 0).n_triples * 2;
+    kni_err_set(err, KN_E_FORMAT, "spectral chunk of %u tokens has %u tokens a picture", n, per);
+    return 0;
+}
+
+/* Tokens of the chunk in picture t, and what is left for the run that begins at column c. */
+static uint32_t run_tokens(const struct kni_chunk_meta *m, const struct geometry *g, uint32_t t, uint32_t c)
+{
+    uint32_t left = m->n_tokens - t * g->tokens_per_picture;
+    left = left < g->tokens_per_picture ? left : g->tokens_per_picture;
+    left = c < left ? left - c : 0;
+    return left < KNI_SPECTRAL_RUN ? left : KNI_SPECTRAL_RUN;
+}
+
+/* ---- encoding */
+
+static enum kn_status draw(struct kni_spectral_job *job, const struct geometry *g, uint32_t triple, uint32_t is_v, uint32_t t, struct kn_err *err)
+{
+    size_t plane_bytes = (size_t)g->width * g->height;
+    memset(job->x->symbols, KNI_SPECTRAL_BLANK, 3 * plane_bytes);
+    for (uint32_t k = 0; k < 3; k++) {
+        uint32_t part = (triple * 3 + k) * 2 + is_v, n;
+        for (uint32_t c = 0; part < job->profile->n_parts && (n = run_tokens(job->meta, g, t, c)); c += n) {
+            enum kn_status s = kni_spectral_layout_forward(job, t * g->tokens_per_picture + c, n, part, job->x->symbols + k * plane_bytes + c, g->width, err);
+            if (s != KN_OK)
+                return s;
+        }
+    }
+    return KN_OK;
+}
+
+static enum kn_status encode_stream(struct kni_spectral_job *job, struct kni_container_writer *w, const struct geometry *g, uint32_t triple, uint32_t is_v,
+                                    struct kn_err *err)
+{
+    struct kni_hevc_encoder *e = job->x->encoders[is_v];
+    size_t plane_bytes = (size_t)g->width * g->height;
+    enum kn_status s = kni_spectral_layout_room(job->x, 3 * plane_bytes, 0, err);
+    if (s != KN_OK)
+        return s;
+    s = kni_hevc_encode_begin(e, g->width, g->height, 2 * g->n_pictures, err);
+    const uint8_t *const planes[3] = {job->x->symbols, job->x->symbols + plane_bytes, job->x->symbols + 2 * plane_bytes};
+    const size_t strides[3] = {g->width, g->width, g->width};
+    for (uint32_t i = 0; s == KN_OK && i < 2 * g->n_pictures; i++) {
+        if (i % 2)
+            s = draw(job, g, triple, is_v, i / 2, err);
+        else
+            memset(job->x->symbols, KNI_SPECTRAL_BLANK, 3 * plane_bytes);
+        if (s == KN_OK)
+            s = kni_hevc_encode_picture(e, planes, strides, err);
+    }
+    if (s == KN_OK)
+        s = kni_hevc_encode_end(e, w, err);
+    if (s == KN_OK)
+        kni_container_writer_end_section(w, KNI_SECTION_KIND_SPECTRAL_VIDEO, triple * 2 + is_v);
+    return s;
+}
+
+static enum kn_status hevc_encode(struct kni_spectral_job *job, struct kni_container_writer *w, struct kn_err *err)
+{
+    enum kn_status s = KN_OK;
+    for (uint32_t i = 0, n = 2; s == KN_OK && i < n; i++) {
+        struct geometry g = geometry_of(job->profile, &w->header, i % 2);
+        n = g.n_triples * 2;
+        s = encode_stream(job, w, &g, i / 2, i % 2, err);
+    }
+    return s;
+}
+
+/* ---- restoring */
+
+struct picture_job {
+    struct kni_spectral_job *job;
+    const struct geometry *g;
+    uint32_t triple, is_v;
+};
+
+static enum kn_status put_picture(void *user, uint32_t index, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
+{
+    const struct picture_job *j = user;
+    uint32_t t = index / 2, n;
+    enum kn_status s = KN_OK;
+    for (uint32_t k = 0; index % 2 && k < 3; k++) { /* even ones are flat */
+        uint32_t part = (j->triple * 3 + k) * 2 + j->is_v;
+        for (uint32_t c = 0; s == KN_OK && part < j->job->profile->n_parts && (n = run_tokens(j->job->meta, j->g, t, c)); c += n)
+            s = kni_spectral_layout_inverse(j->job, t * j->g->tokens_per_picture + c, n, part, planes[k] + c, strides[k], err);
+    }
+    return s;
+}
+
+static enum kn_status hevc_restore(struct kni_spectral_job *job, const struct kni_container *c, uint32_t section, struct kn_err *err)
+{
+    enum kn_status s = KN_OK;
+    for (uint32_t i = 0, n = 2; s == KN_OK && i < n; i++) {
+        struct geometry g = geometry_of(job->profile, &c->header, i % 2);
+        struct picture_job j = {.job = job, .g = &g, .triple = i / 2, .is_v = i % 2};
+        const uint8_t *bytes;
+        size_t size;
+        n = g.n_triples * 2;
+        s = kni_container_expect(c, section + i, KNI_SECTION_KIND_SPECTRAL_VIDEO, i, &bytes, &size, err);
+        if (s == KN_OK)
+            s = kni_hevc_decode(&job->x->decoders[i % 2], bytes, size, g.width, g.height, 2 * g.n_pictures, put_picture, &j, err);
+        kni_hevc_decoder_rest(job->x->decoders[i % 2]); /* K and V have pictures of two sizes: only one is held at a time */
+    }
+    return s;
+}
+
+const struct kni_spectral_backend kni_spectral_backend_hevc = {
+    .open_encoder = hevc_open_encoder,
+    .plan = hevc_plan,
+    .encode = hevc_encode,
+    .check = hevc_check,
+    .restore = hevc_restore,
+};
