@@ -110,7 +110,7 @@ void kni_calibrate_set_preset(struct kni_calibrate *c, enum kni_profile_preset p
         uint32_t n_rows = 0;
         part->step[preset] = i & 1 ? step_v : step_k;
         for (uint32_t l = 0; l < part->n_layers; l++)
-            classes[l] = kni_rans_class_of(mean_exponent(c, i, l));
+            classes[l] = kni_rans_class_of_exponents(mean_exponent(c, i, l));
         for (uint32_t row = 0; row < part->width; row++) {
             double share, mean = mean_symbol(c->parts[i].histogram + (size_t)row * KNI_CALIBRATE_BINS, c->n_counted, (double)part->step[preset], &share);
             classes[part->n_layers + row] = kni_rans_class_of(mean);

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KNI_RANS_MAX_CLASSES 256u /* any byte is one: four kinds of rows, 64 spreads each */
+#define KNI_RANS_MAX_CLASSES 240u /* four kinds of rows, up to 64 spreads each */
 
 struct kni_rans_model;
 

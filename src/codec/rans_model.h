@@ -110,7 +110,7 @@ struct kni_rans_row {
 
 static inline const struct kni_rans_class *kni_rans_class_get(const struct kni_rans_model *m, uint8_t class)
 {
-    return &m->classes[class];
+    return &m->classes[class < KNI_RANS_MAX_CLASSES ? class : KNI_RANS_MAX_CLASSES - 1];
 }
 
 static inline uint32_t kni_rans_magnitude(uint8_t symbol)

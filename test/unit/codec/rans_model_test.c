@@ -101,7 +101,7 @@ static void classes_follow_a_log_scale(void **state)
         assert_int_equal(kni_rans_class_of_row(mean, -0.5), class);
         assert_int_equal(kni_rans_class_of_row(mean, 0.3), class + 64);
         assert_int_equal(kni_rans_class_of_row(mean, 0.7), class + 128);
-        assert_int_equal(kni_rans_class_of_exponents(mean), class + 192);
+        assert_int_equal(kni_rans_class_of_exponents(mean), 192 + (class < 47 ? class : 47));
     }
 }
 
