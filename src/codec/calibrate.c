@@ -143,6 +143,7 @@ void kni_calibrate_close(struct kni_calibrate **calibrate)
         kni_free(c->parts[i].product);
         kni_free(c->parts[i].basis);
         kni_free(c->parts[i].histogram);
+        kni_free(c->parts[i].likeness);
     }
     kni_free(c->scratch);
     kni_arena_fini(&c->arena);

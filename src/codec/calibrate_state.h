@@ -27,6 +27,7 @@ struct kni_calibrate_part {
     int8_t *exponent;    /* [n_layers] */
     uint8_t *classes[KNI_PROFILE_N_PRESETS]; /* [n_layers + width] */
     uint32_t *histogram; /* [width][KNI_CALIBRATE_BINS]; NULL until counted */
+    double *likeness;    /* [2][width]: sums of y[t]^2 and of y[t] y[t - 1], with the histogram */
 };
 
 struct kni_calibrate {

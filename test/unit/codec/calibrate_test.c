@@ -231,17 +231,26 @@ static void rows_and_classes_are_those_of_symbols(void **state)
         for (uint32_t k = 0; k < 3; k++) {
             uint32_t sure = 0, perhaps = 0;
             for (uint32_t r = 0; r < part->width; r++) {
-                double mean = 0, share = 0;
+                double mean = 0, share = 0, power = 0, product = 0;
                 for (uint32_t t = 0; t < n; t++) {
+                    const double *at = y + (size_t)t * part->width + r;
+                    power += at[0] * at[0];
+                    product += t ? at[0] * at[-(ptrdiff_t)part->width] : 0;
                     double s = rint(y[(size_t)t * part->width + r] / (double)steps[k][part_id]);
                     mean += fabs(s) / n;
                     share += (s != 0) * 1.0 / n;
                 }
                 sure += share > 0.07;
                 perhaps += share > 0.03;
-                if (r < part->rows[k])
-                    assert_in_range(part->classes[k][part->n_layers + r], kni_rans_class_of(mean * 0.85 - 0.01), kni_rans_class_of(mean * 1.15 + 0.01));
+                if (r >= part->rows[k])
+                    continue;
+                uint8_t class = part->classes[k][part->n_layers + r];
+                double lag = product / power; /* but for the pairs across blocks */
+                assert_in_range(class % 64, kni_rans_class_of(mean * 0.85 - 0.01), kni_rans_class_of(mean * 1.15 + 0.01));
+                assert_in_range(class / 64, kni_rans_class_of_row(1, lag - 0.05) / 64, kni_rans_class_of_row(1, lag + 0.05) / 64);
             }
+            for (uint32_t l = 0; l < part->n_layers; l++)
+                assert_true(part->classes[k][l] >= kni_rans_class_of_exponents(0) && part->classes[k][l] < KNI_RANS_MAX_CLASSES);
             assert_true(part->step[k] == steps[k][part_id]);
             assert_int_equal(part->rows[k] % 16, 0);
             assert_true(part->rows[k] + 15 >= sure && part->rows[k] <= (perhaps < 16 ? 16 : (perhaps + 15) / 16 * 16));
