@@ -20,7 +20,8 @@
 #include "codec/spectral.h"
 #include "codec/spectral_rows.h"
 
-#define WIDTH_WANTED 2048u /* wider bases gain little: kvlab's curve over G is flat from 5 layers of SmolLM2 on */
+#define WIDTH_WANTED 1536u /* of a basis: 8 layers of SmolLM2, 6 of Gemma 3 270M; wider ones gain little, and their bytes and work grow with the width */
+#define WIDTH_OF_TWO 2048u /* two layers are worth more than that */
 #define MIN_WEIGHT 0.1     /* of a layer's rms: pairs that never saw a query in calibration may see one later */
 #define MAX_GAIN 8           /* quarter octaves; sensitivity is an estimate, and layers that seem to be worth nothing may be needed by other text */
 #define TOKENS_PER_COLUMN 3u /* fewer, and the last third of a basis is noise */
@@ -28,7 +29,8 @@
 /* Groups of equal size as far as they go: 18 layers in groups of at most 8 are 3 of 6. */
 static uint32_t choose_group(const struct kni_kv_layout *kv)
 {
-    uint32_t most = WIDTH_WANTED / (kv->n_kv_head * kv->d_head), n_groups;
+    uint32_t row = kv->n_kv_head * kv->d_head, most = WIDTH_WANTED / row, n_groups;
+    most = most < 2 && 2 * row <= WIDTH_OF_TWO ? 2 : most;
     most = most < 1 ? 1 : most > kv->n_layer ? kv->n_layer : most;
     n_groups = (kv->n_layer + most - 1) / most;
     return (kv->n_layer + n_groups - 1) / n_groups;

@@ -28,7 +28,7 @@ struct kni_calibrate_opts {
     uint8_t fingerprint[16];
     struct kni_kv_layout kv;
     struct kni_profile_rope rope; /* arrays are copied */
-    uint32_t n_group;             /* 0: the largest whose width is at most 2048, then evened out over the groups */
+    uint32_t n_group;             /* 0: as many as make a width of 1536 at most (of two layers 2048), then evened out over the groups */
     uint32_t n_sinks;             /* first tokens of a text that count nowhere; at most 16 */
     struct kni_threads *threads;  /* borrowed until close */
 };

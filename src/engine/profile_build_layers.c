@@ -20,9 +20,9 @@
 #include "base/status.h"
 #include "engine/profile_build_state.h"
 
-#define N_TEXTS 3u
-#define PREFIX 384u
-#define SCORED 96u
+#define N_TEXTS 4u
+#define PREFIX 256u
+#define SCORED 64u
 #define NOISE 0.1f        /* of the scaled row's rms: as a step of 0.35 */
 #define MAX_LAYERS 128u   /* with more, it would take too long: all are taken to be alike */
 

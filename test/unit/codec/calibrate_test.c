@@ -295,7 +295,7 @@ static void shapes(void **state)
     struct kni_calibrate *c;
     struct kn_err err = {0};
     const struct { uint32_t n_layer, n_kv_head, d_head, n_group; enum kn_status status; uint32_t chosen; } cases[] = {
-        {30, 3, 64, 0, KN_OK, 10}, {18, 1, 256, 0, KN_OK, 6}, {32, 8, 128, 0, KN_OK, 2}, {80, 8, 128, 4, KN_OK, 4}, {28, 2, 128, 0, KN_OK, 7},
+        {30, 3, 64, 0, KN_OK, 8}, {18, 1, 256, 0, KN_OK, 6}, {32, 8, 128, 0, KN_OK, 2}, {80, 8, 128, 4, KN_OK, 4}, {28, 2, 128, 0, KN_OK, 6}, {28, 12, 128, 0, KN_OK, 1},
         {16, 16, 256, 0, KN_OK, 1}, {3, 2, 24, 0, KN_E_UNSUPPORTED, 0}, {3, 33, 128, 0, KN_E_UNSUPPORTED, 0}, {3, 2, 32, 4, KN_E_ARG, 0}, {80, 8, 128, 5, KN_E_ARG, 0},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
