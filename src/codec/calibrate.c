@@ -24,6 +24,7 @@
 #define WIDTH_OF_TWO 2048u /* two layers are worth more than that */
 #define MIN_WEIGHT 0.1     /* of a layer's rms: pairs that never saw a query in calibration may see one later */
 #define MAX_GAIN 8           /* quarter octaves; sensitivity is an estimate, and layers that seem to be worth nothing may be needed by other text */
+#define GAIN_POWER 0.7      /* of the root that theory asks for: as good when measured, and less exposed to the estimate's noise */
 #define TOKENS_PER_COLUMN 3u /* fewer, and the last third of a basis is noise */
 
 /* Groups of equal size as far as they go: 18 layers in groups of at most 8 are 3 of 6. */
@@ -205,7 +206,7 @@ void kni_calibrate_set_sensitivity(struct kni_calibrate *c, const double *sensit
                 n++;
             }
         for (uint32_t l = 0; l < n_layer; l++) { /* quarter octaves of a root: 4 * log2(...) / 2 */
-            double gain = s[l] > 0 ? rint(2 * (log2(s[l]) - sum / n)) : -MAX_GAIN;
+            double gain = s[l] > 0 ? rint(2 * GAIN_POWER * (log2(s[l]) - sum / n)) : -MAX_GAIN;
             c->parts[l / c->profile.n_group * 2 + is_v].gain[l % c->profile.n_group] = (int8_t)(gain < -MAX_GAIN ? -MAX_GAIN : gain > MAX_GAIN ? MAX_GAIN : gain);
         }
         if (!n)

@@ -45,7 +45,7 @@ uint32_t kni_calibrate_min_tokens(const struct kni_calibrate *c);
 void kni_calibrate_set_query_power(struct kni_calibrate *c, const double *power);
 
 /* sensitivity: [K, V][n_layer], what a relative error of the same size in one layer's K or V costs (KL), in any unit. The gain of a layer
- * is the root of its share: with one step for all, errors then cost the same everywhere, which is where their sum is least. */
+ * is about the root of its share: with one step for all, errors then cost the same everywhere, which is where their sum is least. */
 void kni_calibrate_set_sensitivity(struct kni_calibrate *c, const double *sensitivity);
 
 /* Positions n_sinks .. n_tokens - 1 of a text. KN_E_NOMEM for the products, at the first call: width^2 doubles a part. */

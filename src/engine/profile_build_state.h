@@ -21,7 +21,7 @@
 #include "run/run.h"
 
 #define KNI_BUILD_STEP_TOKENS 256u  /* prompt tokens a step, tokens that the codec takes at a time */
-#define KNI_BUILD_SCORE_TOKENS 32u  /* rows of logits a step */
+#define KNI_BUILD_SCORE_TOKENS 64u  /* rows of logits a step */
 #define KNI_BUILD_MEASURED 3u       /* held-back texts that are measured, at most */
 #define KNI_BUILD_MAX_ROW 4096u     /* values of a token and layer, K or V: what a profile can hold */
 
