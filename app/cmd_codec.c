@@ -31,8 +31,10 @@ static const char help_text[] =
     "  search               bytes of every tiling of the preset tiles\n\n"
     "  -m, --model FILE     GGUF file; default: $KINEMA_MODEL or the demo model\n"
     "      --text FILE      text to try it on, not one used for calibration; several: one result each, and their mean\n"
-    "      --profile FILE   profile of the model, for fine, medium and small, which are left out without one\n"
+    "      --profile FILE   profile of the model for fine, medium and small, which are left out without one;\n"
+    "                       default: $KINEMA_PROFILE or the one that `make demo` has built\n"
     "      --calibration FILE  text that kvtc may learn from, not evaluated; several; kvtc is left out without any\n"
+    "      --ablation       eval: also rows that take medium apart; with bases of their own where --calibration is given\n"
     "      --only LIST      methods, such as cachegen,medium; needle also knows untouched\n"
     "      --kv-type T      f16 (default) or bf16: what the pool holds\n"
     "      --prefix N       eval: tokens that go through the codec, a multiple of 256 (3072)\n"
@@ -105,7 +107,8 @@ static int calibrate(struct kn_model *model, const struct args *a, struct kn_eva
                                               .kv_type = a->kv_type,
                                               .n_threads = a->n_threads,
                                               .progress = show_progress,
-                                              .user = &watch};
+                                              .user = &watch,
+                                              .ablation = a->ablation};
         kn_app_progress_init(&watch.progress, true);
         enum kn_status status = kn_eval_calibration_open(out, model, &co, &err);
         kn_app_progress_clear(&watch.progress);
@@ -403,8 +406,8 @@ static int parse(int argc, char **argv, struct args *a)
         return kn_app_usage_error("codec", "%s needs --text FILE", a->what);
     if (a->n_texts > 1 && (!is_eval || a->needle))
         return kn_app_usage_error("codec", "%s takes one --text", is_eval ? "--needle" : "search");
-    if (a->needle && !is_eval)
-        return kn_app_usage_error("codec", "--needle belongs to eval");
+    if ((a->needle && !is_eval) || (a->ablation && (!is_eval || a->needle)))
+        return kn_app_usage_error("codec", "%s belongs to eval%s", a->needle && !is_eval ? "--needle" : "--ablation", a->needle && is_eval ? " without --needle" : "");
     if (a->prefix % 256 || a->sample % 256)
         return kn_app_usage_error("codec", "%s takes a multiple of 256, the tokens of a chunk", a->prefix % 256 ? "--prefix" : "--sample");
     if (!a->n_tokens)
@@ -415,7 +418,7 @@ static int parse(int argc, char **argv, struct args *a)
 int kn_cmd_codec(int argc, char **argv)
 {
     struct args args = {.prefix = 3072, .continue_ = 1024, .n_facts = 40, .sample = 256, .levels = 64};
-    char path[4096];
+    char path[4096], profile_path[4096];
     int exit_status = parse(argc, argv, &args);
     if (exit_status)
         return exit_status;
@@ -432,6 +435,8 @@ int kn_cmd_codec(int argc, char **argv)
     enum kn_status status = kn_model_open(&model, &mo, &err);
     if (status)
         return fail(status, &err);
+    if (!args.profile && kn_app_default_profile(model, profile_path, sizeof profile_path))
+        args.profile = profile_path;
     struct kn_eval_calibration *calibration = NULL;
     exit_status = calibrate(model, &args, &calibration);
     if (exit_status == KN_APP_EXIT_OK)

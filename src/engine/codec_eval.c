@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "codec/hevc_encode.h"
-#include "engine/eval_calibration.h"
+#include "engine/eval_ablation.h"
 #include "engine/eval_method.h"
 
 #define DEFAULT_PREFIX 3072u
@@ -190,6 +190,29 @@ static enum kn_status do_methods(struct eval *e, struct kn_err *err)
     return status;
 }
 
+static enum kn_status do_ablation(struct eval *e, struct kn_err *err)
+{
+    struct kni_eval_ablation a = {.bed = &e->bed, .profile = e->needs.profile, .calibration = e->opts.calibration};
+    struct kni_kv_view coded_view = kni_eval_bed_coded(&e->bed);
+    for (uint32_t i = 0; i < KNI_EVAL_ABLATION_STEPS; i++) {
+        struct kn_eval_row row = {.method = "ablation", .preset = kni_eval_ablation_name(i)};
+        struct kni_eval_coded coded = {0};
+        if (!kni_eval_ablation_has(&a, i))
+            continue;
+        if (e->opts.progress)
+            e->opts.progress(e->opts.user, "ablation", (double)i / KNI_EVAL_ABLATION_STEPS);
+        enum kn_status status = kni_eval_ablation_code(&a, i, &coded.account, err);
+        if (status == KN_OK)
+            status = run(e, &coded_view, false, err);
+        if (status)
+            return status;
+        cost(e, &coded, &row);
+        add_up(e, &row);
+        e->opts.on_row(e->opts.user, &row);
+    }
+    return KN_OK;
+}
+
 /* ---- the whole */
 
 static enum kn_status check(struct kn_eval_opts *o, const struct kn_model *model, const struct kn_eval_opts *opts, struct kn_err *err)
@@ -209,6 +232,8 @@ static enum kn_status check(struct kn_eval_opts *o, const struct kn_model *model
         if (o->tokens[i] < 0 || (uint32_t)o->tokens[i] >= model->hparams.n_vocab)
             return kni_err_set(err, KN_E_ARG, "token %zu is %d, outside the vocabulary of %u", i, o->tokens[i], model->hparams.n_vocab);
     enum kn_status status = kni_eval_check_list(o->only, false, err);
+    if (status == KN_OK && o->ablation && !o->profile_path)
+        return kni_err_set(err, KN_E_ARG, "an ablation takes a profile apart: build one with `kinema profile build`, and name it");
     uint32_t n;
     const struct kni_eval_method *m = kni_eval_methods(&n);
     for (uint32_t i = 0; i < n && o->only && status == KN_OK; i++) {
@@ -256,6 +281,8 @@ enum kn_status kn_codec_eval(struct kn_model *model, const struct kn_eval_opts *
     }
     if (status == KN_OK)
         status = do_methods(&e, err);
+    if (status == KN_OK && o->ablation)
+        status = do_ablation(&e, err);
 done:
     if (e.clean)
         fclose(e.clean);

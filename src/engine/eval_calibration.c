@@ -47,9 +47,22 @@ static enum kn_status learn_text(struct kn_eval_calibration *c, const struct kn_
     if (status == KN_OK) {
         struct kni_kv_view view = kni_eval_bed_clean(&bed);
         kni_kvtc_add(c->kvtc, &view, bo.n_prefix);
+        if (o->ablation) {
+            kni_calibrate_add(c->single, &view, bo.n_prefix);
+            kni_calibrate_add(c->grouped, &view, bo.n_prefix);
+        }
     }
     kni_eval_bed_close(&bed);
     return status;
+}
+
+static enum kn_status open_bases(struct kn_eval_calibration *c, struct kn_err *err)
+{
+    struct kni_calibrate_opts co = {.kv = c->kv, .rope = c->rope, .n_group = 1, .n_sinks = KNI_KVTC_SINKS, .threads = c->threads};
+    memcpy(co.fingerprint, c->model->info.fingerprint, sizeof co.fingerprint);
+    enum kn_status status = kni_calibrate_open(&c->single, &co, err);
+    co.n_group = 0;
+    return status ? status : kni_calibrate_open(&c->grouped, &co, err);
 }
 
 enum kn_status kn_eval_calibration_open(struct kn_eval_calibration **out, struct kn_model *model, const struct kn_eval_calibration_opts *opts, struct kn_err *err)
@@ -81,12 +94,20 @@ enum kn_status kn_eval_calibration_open(struct kn_eval_calibration **out, struct
         status = kni_err_set(err, status, "kvtc cannot be made for %u heads of %u: %s", h->n_kv_head, h->d_head, kn_status_message(status));
         goto done;
     }
+    if (o.ablation && (status = open_bases(c, err)))
+        goto done;
     for (size_t i = 0; i < o.n_texts && status == KN_OK; i++)
         status = learn_text(c, &o, i, err);
     if (status == KN_OK && o.progress)
         o.progress(o.user, "PCA of kvtc", 0);
     if (status == KN_OK)
         status = kni_kvtc_solve(c->kvtc, err);
+    if (status == KN_OK && o.ablation && o.progress)
+        o.progress(o.user, "bases of the ablation", 0);
+    if (status == KN_OK && o.ablation)
+        status = kni_calibrate_solve(c->single, NULL, NULL, err);
+    if (status == KN_OK && o.ablation)
+        status = kni_calibrate_solve(c->grouped, NULL, NULL, err);
 done:
     if (status)
         kn_eval_calibration_close(&c);
@@ -100,6 +121,8 @@ void kn_eval_calibration_close(struct kn_eval_calibration **calibration)
     if (!c)
         return;
     kni_kvtc_close(&c->kvtc);
+    kni_calibrate_close(&c->single);
+    kni_calibrate_close(&c->grouped);
     kni_threads_close(&c->threads);
     kni_free(c->freqs);
     kni_free(c->rope_layers);

@@ -4,6 +4,7 @@
 #define KNI_ENGINE_EVAL_CALIBRATION_H
 
 #include "codec/baseline/kvtc.h"
+#include "codec/calibrate.h"
 #include "kinema/codec.h"
 #include "model/model.h"
 
@@ -15,6 +16,7 @@ struct kn_eval_calibration {
     uint8_t *rope_layers;
     struct kni_profile_rope rope;
     struct kni_kvtc *kvtc;
+    struct kni_calibrate *single, *grouped; /* for an ablation, otherwise NULL: bases of one layer, of groups, without weights of queries */
 };
 
 /* KN_E_ARG unless it was made for this model and type of pool. */
