@@ -8,7 +8,8 @@
 static void help(FILE *out)
 {
     fputs("usage: kinema bench NAME [options]\n\n  engine   prefill, decode and memory, beside another engine\n"
-          "  quality  predictions beside those of the reference kernels\n\n"
+          "  quality  predictions beside those of the reference kernels\n"
+          "  codec    speed of the codecs, beside zstd and a plain copy\n\n"
           "Options of a benchmark: kinema bench NAME --help\n",
           out);
 }
@@ -23,6 +24,8 @@ int kn_cmd_bench(int argc, char **argv)
         return kn_bench_engine(argc - 1, argv + 1);
     if (!strcmp(argv[1], "quality"))
         return kn_bench_quality(argc - 1, argv + 1);
+    if (!strcmp(argv[1], "codec"))
+        return kn_bench_codec(argc - 1, argv + 1);
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
         help(stdout);
         return KN_APP_EXIT_OK;

@@ -14,11 +14,15 @@
 int kn_bench_engine(int argc, char **argv);
 /* kinema bench quality. */
 int kn_bench_quality(int argc, char **argv);
+/* kinema bench codec. */
+int kn_bench_codec(int argc, char **argv);
 
 /* Bytes read per second by n_threads threads from memory larger than the caches. 0: out of memory. */
 double kn_probe_read_bytes_s(uint32_t n_threads);
 /* Single-precision operations per second (a fused multiply-add counts two) of n_threads threads, best instruction level. */
 double kn_probe_flops(uint32_t n_threads);
+/* The same of the calling thread, by its processor time: for what is measured that way. */
+double kn_probe_flops_processor(void);
 
 /* Runs at least n_fma multiply-adds on registers; returns how many it did and a value that depends on all of them, so that
  * none is optimised away. One per instruction level; NULL pointers of levels that this build lacks. */

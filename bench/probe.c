@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "bench.h"
 #include "probe_kernel.h"
@@ -96,9 +97,8 @@ double kn_probe_read_bytes_s(uint32_t n_threads)
     return result;
 }
 
-double kn_probe_flops(uint32_t n_threads)
+static kn_probe_fn best_level(void)
 {
-    n_threads = n_threads < 1 ? 1 : n_threads > MAX_THREADS ? MAX_THREADS : n_threads;
     kn_probe_fn fma = kn_probe_fma_ref;
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -107,6 +107,13 @@ double kn_probe_flops(uint32_t n_threads)
     if (__builtin_cpu_supports("avx512f"))
         fma = kn_probe_fma_avx512;
 #endif
+    return fma;
+}
+
+double kn_probe_flops(uint32_t n_threads)
+{
+    n_threads = n_threads < 1 ? 1 : n_threads > MAX_THREADS ? MAX_THREADS : n_threads;
+    kn_probe_fn fma = best_level();
     struct worker *workers = calloc(n_threads, sizeof *workers);
     if (!workers)
         return 0;
@@ -119,4 +126,20 @@ double kn_probe_flops(uint32_t n_threads)
         made += workers[i].made;
     free(workers);
     return ns ? 2 * (double)made / ((double)ns / 1e9) : 0;
+}
+
+double kn_probe_flops_processor(void)
+{
+    kn_probe_fn fma = best_level();
+    double best = 0;
+    for (int r = 0; r < ROUNDS; r++) {
+        struct timespec a, b;
+        float sink;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
+        uint64_t made = fma((uint64_t)1 << 29, &sink);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+        double seconds = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) / 1e9, flops = seconds > 0 ? 2 * (double)made / seconds : 0;
+        best = flops > best ? flops : best;
+    }
+    return best;
 }

@@ -117,6 +117,37 @@ struct kn_search_opts {
 /* KN_E_UNSUPPORTED without an HEVC encoder. */
 KN_API enum kn_status kn_codec_search(struct kn_model *model, const struct kn_search_opts *opts, struct kn_err *err);
 
+/* How fast codecs are on a real prefix's K and V: every method's two directions, the stages of the spectral presets, and for
+ * comparison zstd and a plain copy of the same bytes, all in one call. */
+struct kn_codec_bench_row {
+    const char *what, *how;  /* borrowed for the call: "medium", "rans" */
+    double ratio;            /* 16-bit values against all bytes that travel; 0: nothing is coded */
+    double bytes_per_token;  /* what bytes a second count: 16-bit values, or symbols where what is "rans" */
+    double flop_per_token;   /* "transform": two for each multiply-add of the dense product, both directions; else 0 */
+    double encode_tok_s, decode_tok_s;           /* one thread, processor time, fastest round */
+    double encode_wall_tok_s, decode_wall_tok_s; /* n_wall threads, wall clock, fastest round; 0: not measured */
+    uint32_t n_wall;
+    uint64_t working_bytes;  /* of one decoding handle; 0: unknown */
+};
+typedef void (*kn_codec_bench_row_fn)(void *user, const struct kn_codec_bench_row *row);
+
+struct kn_codec_bench_opts {
+    size_t size;              /* sizeof(struct kn_codec_bench_opts) */
+    const int32_t *tokens;    /* at least prefix of them; borrowed for the call */
+    size_t n_tokens;
+    uint32_t prefix;          /* a multiple of 256; 0: 1024 */
+    const char *profile_path; /* NULL: what needs one is left out, as is what needs an HEVC encoder where there is none */
+    enum kn_kv_type kv_type;
+    uint32_t n_threads;       /* of wall clock figures and of the model, at most one a chunk of 256; 0: all */
+    double seconds;           /* of each direction of each row, at least one round; 0: 1 */
+    const char *only;         /* "exact,medium": names; NULL: exact, fine, medium, small, tiles, rans, transform, zstd, memcpy */
+    kn_codec_bench_row_fn on_row;
+    kn_progress_fn progress;  /* may be NULL */
+    void *user;
+};
+/* Errors: KN_E_ARG (too few tokens, an unknown name), KN_E_CONTEXT, KN_E_NOMEM, and those of a profile. */
+KN_API enum kn_status kn_codec_bench(struct kn_model *model, const struct kn_codec_bench_opts *opts, struct kn_err *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -53,28 +54,37 @@ void kni_file_map_close(struct kni_file_map *map)
     *map = (struct kni_file_map){0};
 }
 
+/* A new file beside the path. */
+static int create_temp(const char *path, char *temp, size_t n)
+{
+    static _Atomic uint32_t count; /* names only: orders nothing */
+    int fd;
+    do
+        snprintf(temp, n, "%s.%ld.%u.tmp", path, (long)getpid(), atomic_fetch_add_explicit(&count, 1, memory_order_relaxed));
+    while ((fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0 && errno == EEXIST);
+    return fd;
+}
+
 enum kn_status kni_file_save_begin(struct kni_file_save *save, const char *path, struct kn_err *err)
 {
-    *save = (struct kni_file_save){.fd = -1};
-    static _Atomic uint32_t count; /* names only: orders nothing */
-    size_t n = strlen(path) + 48;
     struct stat st;
+    *save = (struct kni_file_save){.temp_bytes = strlen(path) + 48};
     if (!stat(path, &st) && !S_ISREG(st.st_mode))
         return kni_err_set(err, KN_E_IO, "cannot write %s: it is there and is no regular file", path);
     save->path = kni_strdup(KNI_ALLOC_TAG_MISC, path);
-    save->temp_path = kni_alloc(KNI_ALLOC_TAG_MISC, n, 0);
+    save->temp_path = kni_alloc(KNI_ALLOC_TAG_MISC, save->temp_bytes, 0);
     if (!save->path || !save->temp_path) {
-        kni_file_save_abort(save);
+        kni_file_save_end(save);
         return kni_err_set(err, KN_E_NOMEM, "no memory to write %s", path);
     }
-    do
-        snprintf(save->temp_path, n, "%s.%ld.%u.tmp", path, (long)getpid(), atomic_fetch_add_explicit(&count, 1, memory_order_relaxed));
-    while ((save->fd = open(save->temp_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0 && errno == EEXIST);
-    if (save->fd < 0) {
+    int fd = create_temp(path, save->temp_path, save->temp_bytes);
+    if (fd < 0) {
         enum kn_status status = kni_err_set(err, KN_E_IO, "cannot write %s: %s; give a path in a folder that is there and may be written", path, strerror(errno));
-        kni_file_save_abort(save);
+        kni_file_save_end(save);
         return status;
     }
+    close(fd);
+    unlink(save->temp_path);
     return KN_OK;
 }
 
@@ -82,34 +92,31 @@ enum kn_status kni_file_save_commit(struct kni_file_save *save, const void *data
 {
     const char *at = data;
     enum kn_status status = KN_OK;
-    for (ssize_t n; n_bytes; at += n, n_bytes -= (size_t)n) {
-        n = write(save->fd, at, n_bytes);
+    int fd = create_temp(save->path, save->temp_path, save->temp_bytes);
+    bool ok = fd >= 0;
+    for (ssize_t n; ok && n_bytes; at += n, n_bytes -= (size_t)n) {
+        n = write(fd, at, n_bytes);
         if (n < 0 && errno == EINTR)
             n = 0;
-        if (n < 0)
-            goto failed;
+        ok = n >= 0;
+        if (!ok)
+            break;
     }
-    if (fsync(save->fd) || rename(save->temp_path, save->path))
-        goto failed;
-    close(save->fd);
-    save->fd = -1;
-    kni_free(save->temp_path);
-    save->temp_path = NULL; /* it has its name now */
-    kni_file_save_abort(save);
-    return status;
-failed:
-    status = kni_err_set(err, KN_E_IO, "cannot write %s: %s", save->path, strerror(errno));
-    kni_file_save_abort(save);
+    ok = ok && !fsync(fd) && !rename(save->temp_path, save->path);
+    if (!ok) {
+        status = kni_err_set(err, KN_E_IO, "cannot write %s: %s", save->path, strerror(errno));
+        if (fd >= 0)
+            unlink(save->temp_path);
+    }
+    if (fd >= 0)
+        close(fd);
+    kni_file_save_end(save);
     return status;
 }
 
-void kni_file_save_abort(struct kni_file_save *save)
+void kni_file_save_end(struct kni_file_save *save)
 {
-    if (save->temp_path && save->fd >= 0)
-        unlink(save->temp_path);
-    if (save->path && save->fd >= 0)
-        close(save->fd);
     kni_free(save->temp_path);
     kni_free(save->path);
-    *save = (struct kni_file_save){.fd = -1};
+    *save = (struct kni_file_save){0};
 }

@@ -17,18 +17,18 @@ enum kn_status kni_file_map_open(struct kni_file_map *out, const char *path, str
 void kni_file_map_release(const struct kni_file_map *map, const void *at, size_t n_bytes);
 void kni_file_map_close(struct kni_file_map *map);
 
-/* A file in the making: PATH.PID.NUMBER.tmp beside its place, until commit gives it its name. */
+/* A file to be: begin finds out before the work that it cannot be written, commit writes PATH.PID.NUMBER.tmp beside it and gives that
+ * its name. Between the two nothing is on disk, so that a program that is stopped leaves nothing behind. */
 struct kni_file_save {
-    int fd;
-    char *path, *temp_path; /* NULL: nothing is open */
+    char *path, *temp_path;
+    size_t temp_bytes;
 };
 
-/* Makes the temporary file, so that a path that cannot be written is found before the work. KN_E_IO, KN_E_NOMEM. Nothing stays
- * open on failure. */
+/* Makes the temporary file and removes it again. KN_E_IO, KN_E_NOMEM. */
 enum kn_status kni_file_save_begin(struct kni_file_save *save, const char *path, struct kn_err *err);
 /* Writes data, waits for the disk, renames. Ends the save: on failure the temporary file is gone and path is as it was. */
 enum kn_status kni_file_save_commit(struct kni_file_save *save, const void *data, size_t n_bytes, struct kn_err *err);
 /* Ends the save without a file. A zeroed or ended one is fine. */
-void kni_file_save_abort(struct kni_file_save *save);
+void kni_file_save_end(struct kni_file_save *save);
 
 #endif

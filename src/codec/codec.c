@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "codec/layout.h"
+#include "codec/layout_spectral.h"
 
 /* One entry a preset and backend. A preset's first entry is its default. */
 static const struct kni_layout_ops *const layouts[] = {
@@ -94,12 +94,27 @@ static enum kn_status plan(const struct kni_codec *codec, const struct kni_chunk
     return s == KN_OK ? ops->plan(codec, out, err) : s;
 }
 
-enum kn_status kni_codec_check(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kn_err *err)
+static enum kn_status plan_opts(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kni_container_header *header, struct kn_err *err)
 {
     struct kni_codec codec = {.tiles_opts = opts->tiles, .profile = opts->profile, .tokens_per_picture = opts->tokens_per_picture};
-    struct kni_container_header header;
     enum kn_status s = find_encoder(opts, &codec.encoder, err);
-    return s == KN_OK ? plan(&codec, meta, &header, err) : s;
+    return s == KN_OK ? plan(&codec, meta, header, err) : s;
+}
+
+enum kn_status kni_codec_check(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kn_err *err)
+{
+    struct kni_container_header header;
+    return plan_opts(opts, meta, &header, err);
+}
+
+enum kn_status kni_codec_working_estimate(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, size_t *n_bytes, struct kn_err *err)
+{
+    struct kni_container_header header;
+    *n_bytes = 0;
+    enum kn_status s = plan_opts(opts, meta, &header, err);
+    if (s == KN_OK)
+        *n_bytes = header.layout == KNI_LAYOUT_ID_SPECTRAL ? kni_spectral_layout_estimate(opts->profile, &header) : 2u << 20;
+    return s;
 }
 
 enum kn_status kni_codec_open(struct kni_codec **out, const struct kni_codec_opts *opts, struct kn_err *err)

@@ -71,6 +71,10 @@ enum kn_status kni_chunk_restore(struct kni_codec *codec, const void *data, size
 /* Peak bytes of scratch that this handle has held, backends' picture buffers counted. */
 size_t kni_codec_working_bytes(const struct kni_codec *codec);
 
+/* About the most that a handle will hold while it restores chunks like meta, coded with opts, so that the number of workers can be
+ * chosen: what usual chunks need stays below it. Errors are those of kni_codec_check; *n_bytes is 0 then. */
+enum kn_status kni_codec_working_estimate(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, size_t *n_bytes, struct kn_err *err);
+
 /* "exact", "tiles", "fine", "medium", "small"; KN_PRESET_DEFAULT for an unknown name. */
 const char *kni_preset_name(enum kn_preset preset);
 enum kn_preset kni_preset_from_name(const char *name);

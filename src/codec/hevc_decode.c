@@ -94,6 +94,17 @@ void kni_hevc_decoder_close(struct kni_hevc_decoder **decoder)
     *decoder = NULL;
 }
 
+void kni_hevc_decoder_rest(struct kni_hevc_decoder *d)
+{
+    if (!d)
+        return;
+    avcodec_flush_buffers(d->context); /* gives back what it kept for prediction */
+    drop_spare(d);
+    kni_free(d->unit);
+    d->unit = NULL;
+    d->unit_capacity = 0;
+}
+
 size_t kni_hevc_decoder_bytes(const struct kni_hevc_decoder *d)
 {
     return d ? d->peak_bytes : 0;

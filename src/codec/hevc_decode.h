@@ -29,6 +29,8 @@ typedef enum kn_status (*kni_hevc_picture_fn)(void *user, uint32_t index, const 
  * KN_E_UNSUPPORTED (libavcodec without HEVC). */
 enum kn_status kni_hevc_decode(struct kni_hevc_decoder **decoder, const uint8_t *bytes, size_t n_bytes, uint32_t width, uint32_t height,
                                uint32_t n_pictures, kni_hevc_picture_fn fn, void *user, struct kn_err *err);
+/* Gives picture memory back until the next stream, for a decoder that waits while another one works. NULL is fine. */
+void kni_hevc_decoder_rest(struct kni_hevc_decoder *decoder);
 void kni_hevc_decoder_close(struct kni_hevc_decoder **decoder);
 
 /* Peak bytes of picture and packet memory held. */

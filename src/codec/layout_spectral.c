@@ -49,8 +49,8 @@ static void count_memory(struct kni_codec *codec)
     size_t now = sizeof *x + x->symbols_bytes + x->scratch_bytes + x->escape_room + (size_t)x->escapes.capacity * sizeof *x->escapes.values;
     if (x->transform)
         now += kni_spectral_bytes(x->transform);
-    for (int i = 0; i < 2; i++)
-        now += kni_hevc_encoder_bytes(x->encoders[i]) + kni_hevc_decoder_bytes(x->decoders[i]);
+    size_t k = kni_hevc_decoder_bytes(x->decoders[0]), v = kni_hevc_decoder_bytes(x->decoders[1]);
+    now += kni_hevc_encoder_bytes(x->encoders[0]) + kni_hevc_encoder_bytes(x->encoders[1]) + (k > v ? k : v); /* one rests */
     kni_codec_working_add(codec, x->counted_bytes, now);
     x->counted_bytes = now;
 }
@@ -90,6 +90,19 @@ enum kn_status kni_spectral_layout_room(struct kni_spectral_layout *x, size_t sy
     if (!ok || !grow(&x->scratch, &x->scratch_bytes, scratch_bytes))
         return kni_err_set(err, KN_E_NOMEM, "no memory for the symbols of a chunk");
     return KN_OK;
+}
+
+size_t kni_spectral_layout_estimate(const struct kni_profile *p, const struct kni_container_header *h)
+{
+    enum kni_profile_preset preset = kni_spectral_preset(h->meta.preset);
+    size_t k = kni_spectral_rows_max(p, 0, preset), v = kni_spectral_rows_max(p, 1, preset), rows = k > v ? k : v, width = 0;
+    for (uint32_t part = 0; part < p->n_parts; part++)
+        width = p->parts[part].width > width ? p->parts[part].width : width;
+    size_t transform = (KNI_SPECTRAL_RUN + 32) * width * sizeof(float) + rows * 192 + (3u << 18);
+    if (h->backend != KNI_BACKEND_ID_HEVC)
+        return transform + rows * KNI_SPECTRAL_RUN + kni_sinks_scratch_bytes();
+    size_t side = h->tiling.tokens_per_picture < 192 ? 192 : h->tiling.tokens_per_picture + 63u, picture = 3 * side * (rows + 63);
+    return transform + kni_sinks_scratch_bytes() + 4 * picture; /* the flat one, the one being decoded, one to spare; coded bytes */
 }
 
 /* ---- escapes */

@@ -167,6 +167,7 @@ static enum kn_status hevc_restore(struct kni_spectral_job *job, const struct kn
         s = kni_container_expect(c, section + i, KNI_SECTION_KIND_SPECTRAL_VIDEO, i, &bytes, &size, err);
         if (s == KN_OK)
             s = kni_hevc_decode(&job->x->decoders[i % 2], bytes, size, g.width, g.height, 2 * g.n_pictures, put_picture, &j, err);
+        kni_hevc_decoder_rest(job->x->decoders[i % 2]); /* K and V have pictures of two sizes: only one is held at a time */
     }
     return s;
 }

@@ -88,11 +88,11 @@ bool kni_rans_encode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS
         if (*at - floor < KNI_RANS_STEP_ROOM)
             return false;
         for (uint32_t lane = n; lane--;)
-            if (m->symbols[tables[p + lane]][coded[p + lane]].start & KNI_RANS_RAW)
+            if (m->codes[tables[p + lane]][coded[p + lane]].what & KNI_RANS_RAW)
                 x[lane] = kni_rans_put_raw(x[lane], at, coded[p + lane], 8);
         for (uint32_t lane = n; lane--;) {
-            const struct kni_rans_symbol *s = &m->symbols[tables[p + lane]][coded[p + lane]];
-            x[lane] = kni_rans_put_rank(x[lane], at, s, m->ranks[tables[p + lane]]);
+            uint32_t table = tables[p + lane];
+            x[lane] = kni_rans_put_code(x[lane], at, m->codes[table][coded[p + lane]].what, m->slots[table]);
         }
         end = p;
     }

@@ -33,7 +33,8 @@
  * Slots. A plain table of 4096 slots takes 16 KiB, and a row uses a dozen tables at random: they fall out of the caches, which cost
  * more than all the rest together. So slots are dealt out by the alias method (Walker 1977; for rANS, Giesen 2014): 128 buckets of
  * 32 slots, each with at most two symbols, its own (64 + bucket) below a divider and some other one above. Eight bytes a bucket,
- * 1 KiB a table. The price is that an encoder looks up the slot of each rank of a symbol.
+ * 1 KiB a table. An encoder must find the slot of each rank of a symbol. Most buckets have no own symbol of any frequency and hold
+ * one piece of 32 ranks: these come first, so that a short list of pieces and one of the single slots of what remains suffice.
  */
 #ifndef KNI_CODEC_RANS_MODEL_H
 #define KNI_CODEC_RANS_MODEL_H
@@ -50,7 +51,7 @@
 #define KNI_RANS_BUCKET_BITS 5u
 #define KNI_RANS_BUCKET_SLOTS (1u << KNI_RANS_BUCKET_BITS)
 #define KNI_RANS_ESCAPE 64u
-#define KNI_RANS_RAW 0x8000u /* 8 raw bits follow the symbol */
+#define KNI_RANS_RAW 0x80000000u /* in a code: 8 raw bits follow the symbol */
 #define KNI_RANS_ZERO 128u
 #define KNI_RANS_FIRST_ENERGY 64u
 #define KNI_RANS_MAX_GAIN 250u /* of a row: keeps energies below 2^15 */
@@ -69,12 +70,22 @@ struct kni_rans_class {
 struct kni_rans_bucket { uint32_t own, other; };
 _Static_assert(sizeof(struct kni_rans_bucket) == 8, "SIMD forms gather it whole");
 
+/* For the encoder. what: bits 0..11 freq, 12..23 first, 24..30 pieces, 31 KNI_RANS_RAW. Rank i's slot is
+ *
+ *     i < 32 * pieces:  slots[first + i / 32] + i % 32         otherwise: slots[first + i - 31 * pieces]
+ */
+struct kni_rans_code { uint32_t what, recip; }; /* recip as in struct kni_rans_symbol */
+_Static_assert(sizeof(struct kni_rans_code) == 8, "SIMD forms gather its halves");
+
+/* Not a power of two, so that the tables' first and busiest entries do not fall into the same cache sets. */
+#define KNI_RANS_SLOTS_STRIDE (KNI_RANS_SCALE + 256u)
+
 struct kni_rans_model {
     uint32_t n_tables;
     struct kni_rans_class classes[KNI_RANS_MAX_CLASSES];
-    uint16_t (*freq)[256];                       /* [n_tables], by symbol */
-    struct kni_rans_symbol (*symbols)[256];      /* [n_tables], for the encoder; what goes by escape has the escape's, and KNI_RANS_RAW in start */
-    uint16_t (*ranks)[KNI_RANS_SCALE];           /* [n_tables + 1], for the encoder: the slot of rank i of a symbol at start + i */
+    uint16_t (*freq)[256];               /* [n_tables], by symbol */
+    struct kni_rans_code (*codes)[256];  /* [n_tables], for the encoder; what goes by escape has the escape's, and KNI_RANS_RAW */
+    uint16_t (*slots)[KNI_RANS_SLOTS_STRIDE]; /* [n_tables], for the encoder */
     struct kni_rans_bucket (*buckets)[KNI_RANS_SYMBOLS]; /* [n_tables], for the decoder */
 };
 
@@ -144,10 +155,13 @@ static inline uint32_t kni_rans_level(const struct kni_rans_class *c, uint8_t lo
 }
 
 /* Codes a symbol; *at as in kni_rans_emit. */
-static inline uint32_t kni_rans_put_rank(uint32_t x, uint8_t **at, const struct kni_rans_symbol *s, const uint16_t ranks[KNI_RANS_SCALE])
+static inline uint32_t kni_rans_put_code(uint32_t x, uint8_t **at, uint32_t what, const uint16_t slots[KNI_RANS_SLOTS_STRIDE])
 {
-    x = kni_rans_emit(x, at, s->freq);
-    return (x / s->freq << KNI_RANS_BITS) + ranks[(s->start & KNI_RANS_START_MASK) + x % s->freq];
+    uint32_t freq = what & (KNI_RANS_SCALE - 1), first = what >> 12 & (KNI_RANS_SCALE - 1), pieces = what >> 24 & 127;
+    x = kni_rans_emit(x, at, freq);
+    uint32_t rank = x % freq, whole = pieces * KNI_RANS_BUCKET_SLOTS;
+    uint32_t slot = rank < whole ? slots[first + rank / KNI_RANS_BUCKET_SLOTS] + rank % KNI_RANS_BUCKET_SLOTS : slots[first + pieces + rank - whole];
+    return x / freq << KNI_RANS_BITS | slot;
 }
 
 /* Decodes one. False: no word left. */

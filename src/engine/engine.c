@@ -20,6 +20,7 @@
 #define DEFAULT_CHUNK_TOKENS 256u
 #define DEFAULT_DEADLINE_MS 30000u
 #define MAX_FETCH_WORKERS 8u
+#define MAX_DECODE_BYTES (68u << 20) /* of all workers that decode, together */
 
 static enum kn_status check_opts(const struct kn_engine_opts *o, const struct kn_model *model, struct kn_err *err)
 {
@@ -80,8 +81,11 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
     if (o->profile_path && kni_preset_needs_profile(o->preset))
         status = kni_profile_open(&co.profile, o->profile_path, err);
     fo.profile = co.profile;
+    size_t n_bytes;
     if (!status)
-        status = kni_codec_check(&co, &chunk, err); /* here, not in the background at each publish */
+        status = kni_codec_working_estimate(&co, &chunk, &n_bytes, err); /* checks the options, here and not at each publish */
+    if (!status && fo.n_workers > MAX_DECODE_BYTES / n_bytes)
+        fo.n_workers = MAX_DECODE_BYTES / n_bytes ? (uint32_t)(MAX_DECODE_BYTES / n_bytes) : 1;
     if (!status)
         status = kni_fetcher_open(&e->fetcher, &fo, err);
     if (co.profile)

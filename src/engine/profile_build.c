@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The public calls for profiles. A build is a row of stages, each of which needs what the one before has found; the file is begun
- * before the first one, so that a path that cannot be written costs no minutes, and gets its name after the last.
+ * The public calls for profiles. A build is a row of stages, each of which needs what the one before has found; the file is
+ * tried before the first one, so that a path that cannot be written costs no minutes, and written after the last.
  */
 #include "kinema/profile.h"
 
@@ -167,7 +167,7 @@ enum kn_status kn_profile_build(struct kn_model *model, const char *path, const 
         goto done;
     status = kni_file_save_commit(&save, data, n_bytes, err);
 done:
-    kni_file_save_abort(&save);
+    kni_file_save_end(&save);
     kni_free(data);
     clean_up(b);
     return status;

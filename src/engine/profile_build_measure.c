@@ -20,8 +20,8 @@
 #include "codec/codec.h"
 #include "engine/profile_build_state.h"
 
-#define MAX_PREFIX 1280u
-#define MAX_SCORE 384u
+#define MAX_PREFIX 1024u
+#define MAX_SCORE 256u
 #define MAX_LOGP_BYTES ((size_t)128 << 20) /* of one text */
 
 /* One piece of work: a method on the prefix of one text, piece by piece. */

@@ -16,6 +16,20 @@ cp "$work/out" "$work/rows"
 [ "$(json "$work/rows" "[r['work'] for r in o['rows']]")" = '["prefill_24", "decode_24", "decode_8_x3", "resident_24"]' ] || fail "rows of bench engine"
 [ "$(json "$work/rows" "all(r['ours'] > 0 and r['floor'] > 0 and r['peer'] is None for r in o['rows'])")" = true ] || fail "values of bench engine"
 
+# ---- speed of the codecs: rows that need no profile, both directions, in both forms; speeds are not judged
+text=$KN_SOURCE/README.md
+expect 2 "say what the model is to read" "$bin" bench codec -m "$model"
+expect 2 "multiple of 256" "$bin" bench codec -m "$model" --text "$text" --prefix 300
+expect 1 "nothing called \"exakt\"" "$bin" bench codec -m "$model" --text "$text" --only exakt
+expect 1 "use a multiple of 256 that the text has" "$bin" bench codec -m "$model" --text "$text" --prefix 1048576
+expect 1 "none.knp" "$bin" bench codec -m "$model" --text "$text" --prefix 256 --profile "$work/none.knp"
+expect 0 "GFLOP/s" "$bin" bench codec -m "$model" --text "$text" --prefix 256 --seconds 0.01 --only memcpy
+expect 0 "" "$bin" bench codec -m "$model" --text "$text" --prefix 512 --kv-type bf16 --seconds 0.01 --only memcpy,exact,zstd --json
+cp "$work/out" "$work/codecs"
+[ "$(json "$work/codecs" "[r['what'] for r in o['rows']]")" = '["exact", "zstd", "memcpy"]' ] || fail "rows of bench codec"
+[ "$(json "$work/codecs" "all(r[d][k] > 0 for r in o['rows'] for d in ('encode', 'decode') for k in ('tok_s', 'mb_s', 'wall_tok_s'))")" = true ] || fail "values of bench codec"
+[ "$(json "$work/codecs" "o['rows'][0]['ratio'] > 1.5 and o['rows'][2]['ratio'] is None")" = true ] || fail "ratios of bench codec"
+
 # ---- predictions beside the plain C kernels': close over a few tokens, and other weights are told apart
 text=$KN_SOURCE/README.md
 expect 1 "give a longer text" "$bin" bench quality -m "$model" --text "$text" --continue 900000

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the seeds of chunk_fuzz, hevc_fuzz and profile_fuzz into the corpus folder given: small valid chunks of all layouts, valid
- * HEVC sections, small profiles. Run again when the container's format or the encoder's settings change:
+ * Writes the seeds of chunk_fuzz, hevc_fuzz, profile_fuzz and rans_fuzz into the corpus folder given: small valid chunks of all
+ * layouts, valid HEVC sections, small profiles, rANS streams. Run again when the container's format or the encoder's settings change:
  *
  *     ninja codec_corpus && test/codec_corpus test/fuzz/corpus
  */
@@ -12,9 +12,11 @@
 
 #include "base/alloc.h"
 #include "base/half.h"
+#include "base/le.h"
 #include "codec/codec.h"
 #include "codec/container.h"
 #include "codec/tiles.h"
+#include "support/symbol_matrix.h"
 #include "support/tiny_profile.h"
 
 static int write_file(const char *folder, const char *name, const void *head, size_t n_head, const void *data, size_t n)
@@ -93,6 +95,39 @@ static int make_profile(const char *folder, const char *name, const struct kn_ti
     return bad;
 }
 
+/* kind 0: a stream of the built-in model; 1: one that stays raw; 2: with its own model in front. The classes are rans_fuzz's. */
+static int make_rans(const char *folder, const char *name, int kind)
+{
+    struct kni_rans_model *model = symbol_matrix_model();
+    uint32_t n_rows = kind == 1 ? 2 : 24, n_tokens = kind == 2 ? 48 : 80;
+    struct symbol_matrix m = kind == 1 ? symbol_matrix_random(n_rows, n_tokens) : symbol_matrix_make(n_rows, n_tokens, 6.0, 0.5);
+    m.symbols[3] = 250; /* an escape */
+    for (uint32_t i = 0; i < n_rows; i++)
+        m.classes[i] = (uint8_t)(i < 10 ? 30 : 45 - i / 2);
+    size_t n_model = kind == 2 ? kni_rans_model_bytes(model) + 4 : 0, n_head = 3 + n_model;
+    uint8_t *out = malloc(n_head + kni_rans_bound(n_rows, n_tokens));
+    void *scratch = malloc(kni_rans_scratch_bytes(n_rows, n_tokens));
+    char sub[2048];
+    int bad = !out || !scratch;
+    if (!bad) {
+        out[0] = (uint8_t)(n_rows - 1);
+        out[1] = (uint8_t)(n_tokens / 16 - 1);
+        out[2] = kind == 2;
+        if (kind == 2) {
+            kni_le32_put(out + 3, (uint32_t)(n_model - 4));
+            kni_rans_model_write(model, out + 7);
+        }
+        size_t n = kni_rans_encode(model, m.symbols, m.stride, n_rows, n_tokens, m.classes, out + n_head, scratch);
+        snprintf(sub, sizeof sub, "%s/rans_fuzz", folder);
+        bad = write_file(sub, name, "", 0, out, n_head + n);
+    }
+    kni_rans_model_free(&model);
+    symbol_matrix_free(&m);
+    free(out);
+    free(scratch);
+    return bad;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2)
@@ -112,5 +147,6 @@ int main(int argc, char **argv)
            make(to, "tiles_f16", KN_PRESET_TILES, (struct kni_kv_layout){1, 1, 16, KN_KV_TYPE_F16}, 16, few) ||
            make(to, "tiles_bf16", KN_PRESET_TILES, (struct kni_kv_layout){4, 2, 8, KN_KV_TYPE_BF16}, 16, all) ||
            make_profile(to, "neox", &(struct kn_tiny_profile_opts){.n_layer = 1, .n_kv_head = 1, .d_head = 32, .n_group = 1, .neox = true}) ||
-           make_profile(to, "two_ropes", &(struct kn_tiny_profile_opts){.n_layer = 3, .n_kv_head = 1, .d_head = 32, .n_group = 2, .rope_dim = 16, .n_ropes = 2, .n_sinks = 4});
+           make_profile(to, "two_ropes", &(struct kn_tiny_profile_opts){.n_layer = 3, .n_kv_head = 1, .d_head = 32, .n_group = 2, .rope_dim = 16, .n_ropes = 2, .n_sinks = 4}) ||
+           make_rans(to, "coded", 0) || make_rans(to, "raw", 1) || make_rans(to, "own_model", 2);
 }

@@ -87,6 +87,23 @@ static inline struct symbol_matrix symbol_matrix_random(uint32_t n_rows, uint32_
     return m;
 }
 
+/* A model of such matrices, the same in every run. */
+static inline struct kni_rans_model *symbol_matrix_model(void)
+{
+    struct kni_rans_trainer *t = NULL;
+    struct kni_rans_model *model = NULL;
+    symbol_rng = 0x9e3779b97f4a7c15u;
+    struct symbol_matrix m = symbol_matrix_make(200, 64, 4.0, 0.7);
+    if (kni_rans_trainer_open(&t) != KN_OK)
+        abort();
+    kni_rans_trainer_add(t, m.symbols, m.stride, m.n_rows, m.n_tokens, m.classes);
+    if (kni_rans_trainer_finish(t, &model) != KN_OK)
+        abort();
+    kni_rans_trainer_close(&t);
+    symbol_matrix_free(&m);
+    return model;
+}
+
 /* Bits of each row's own empirical entropy, side data not counted. */
 static inline double symbol_matrix_entropy(const struct symbol_matrix *m)
 {

@@ -111,7 +111,7 @@ static inline __m256i two_lanes(const uint8_t *tokens, uint32_t lane, uint32_t n
                                    _mm_loadl_epi64((const __m128i *)(tokens + (lane + 16) * n_steps)), 1);
 }
 
-/* v[i] and v[i + 4] interleaved, three times: 8 x 8 pieces of each half change sides. */
+/* Byte j of v[i], in each half, goes to where its number's bits turn by three places: v[i] and v[i + 4] interleaved, three times. */
 static inline void interleave(__m256i v[8])
 {
     for (int round = 0; round < 3; round++) {
@@ -151,9 +151,9 @@ void kni_rans_to_tokens_avx2(uint8_t *tokens, const uint8_t *positions, uint32_t
             uint8_t *to = tokens + step + 2 * i * n_steps;
             __m128i low = _mm256_castsi256_si128(v[i]), high = _mm256_extracti128_si256(v[i], 1);
             _mm_storel_epi64((__m128i *)to, low);
-            _mm_storeh_pd((double *)(to + n_steps), _mm_castsi128_pd(low));
+            _mm_storel_epi64((__m128i *)(to + n_steps), _mm_unpackhi_epi64(low, low));
             _mm_storel_epi64((__m128i *)(to + 16 * n_steps), high);
-            _mm_storeh_pd((double *)(to + 17 * n_steps), _mm_castsi128_pd(high));
+            _mm_storel_epi64((__m128i *)(to + 17 * n_steps), _mm_unpackhi_epi64(high, high));
         }
     }
     kni_rans_to_tokens(tokens, positions, step, n_tokens);
@@ -182,14 +182,20 @@ void kni_rans_notes_avx2(struct kni_rans_row *row, const struct kni_rans_class *
     kni_rans_row_end_avx2(row, n_tokens, c);
 }
 
-/* kni_rans_put_rank for eight lanes. */
-static inline __m256i put(const struct kni_rans_model *m, __m256i x, __m256i tables, __m256i freq_start, __m256i recip, uint8_t **at)
+/* kni_rans_put_code for eight lanes. */
+static inline __m256i put(const struct kni_rans_model *m, __m256i x, __m256i tables, __m256i what, __m256i recip, uint8_t **at)
 {
-    __m256i freq = _mm256_and_si256(freq_start, _mm256_set1_epi32(0xffff)), start = _mm256_srli_epi32(_mm256_slli_epi32(freq_start, 1), 17), rest;
-    __m256i q = rans_divide_avx2(rans_emit_avx2(x, freq, at), freq, recip, &rest);
-    __m256i index = _mm256_add_epi32(_mm256_slli_epi32(tables, KNI_RANS_BITS), _mm256_add_epi32(start, rest));
-    __m256i slot = _mm256_i32gather_epi32((const int *)(const void *)m->ranks, index, 2);
-    return _mm256_or_si256(_mm256_slli_epi32(q, KNI_RANS_BITS), _mm256_and_si256(slot, _mm256_set1_epi32(0xffff)));
+    const __m256i low12 = _mm256_set1_epi32(KNI_RANS_SCALE - 1);
+    __m256i freq = _mm256_and_si256(what, low12), first = _mm256_and_si256(_mm256_srli_epi32(what, 12), low12), rank;
+    __m256i pieces = _mm256_and_si256(_mm256_srli_epi32(what, 24), _mm256_set1_epi32(127)), whole = _mm256_slli_epi32(pieces, KNI_RANS_BUCKET_BITS);
+    __m256i q = rans_divide_avx2(rans_emit_avx2(x, freq, at), freq, recip, &rank);
+    __m256i in_piece = _mm256_cmpgt_epi32(whole, rank);
+    __m256i index = _mm256_blendv_epi8(_mm256_sub_epi32(rank, _mm256_sub_epi32(whole, pieces)), _mm256_srli_epi32(rank, KNI_RANS_BUCKET_BITS), in_piece);
+    index = _mm256_add_epi32(_mm256_add_epi32(index, first), _mm256_mullo_epi32(tables, _mm256_set1_epi32(KNI_RANS_SLOTS_STRIDE)));
+    /* 32 bits for each 16: what the last slot reads beyond is in its table's unused end */
+    __m256i slot = _mm256_and_si256(_mm256_i32gather_epi32((const int *)(const void *)m->slots, index, 2), low12);
+    __m256i within = _mm256_and_si256(_mm256_and_si256(rank, in_piece), _mm256_set1_epi32(KNI_RANS_BUCKET_SLOTS - 1));
+    return _mm256_or_si256(_mm256_slli_epi32(q, KNI_RANS_BITS), _mm256_add_epi32(slot, within));
 }
 
 static void put_escapes(const struct kni_rans_model *m, __m256i x[VECTORS], uint8_t **at, uint32_t n, const uint8_t *tables, const uint8_t *coded)
@@ -198,7 +204,7 @@ static void put_escapes(const struct kni_rans_model *m, __m256i x[VECTORS], uint
     for (uint32_t k = 0; k < VECTORS; k++)
         store(lanes + 8 * k, x[k]);
     for (uint32_t lane = n; lane--;)
-        if (m->symbols[tables[lane]][coded[lane]].start & KNI_RANS_RAW)
+        if (m->codes[tables[lane]][coded[lane]].what & KNI_RANS_RAW)
             lanes[lane] = kni_rans_put_raw(lanes[lane], at, coded[lane], 8);
     for (uint32_t k = 0; k < VECTORS; k++)
         x[k] = load(lanes + 8 * k);
@@ -207,7 +213,7 @@ static void put_escapes(const struct kni_rans_model *m, __m256i x[VECTORS], uint
 bool kni_rans_encode_row_avx2(const struct kni_rans_model *m, uint32_t states[KNI_RANS_LANES], uint8_t **at, const uint8_t *floor, uint32_t n_tokens,
                               const uint8_t *tables, const uint8_t *coded)
 {
-    const int *symbols = (const int *)(const void *)m->symbols;
+    const int *codes = (const int *)(const void *)m->codes;
     uint8_t *to = *at;
     bool room = true;
     __m256i x[VECTORS];
@@ -218,23 +224,23 @@ bool kni_rans_encode_row_avx2(const struct kni_rans_model *m, uint32_t states[KN
         room = to - floor >= KNI_RANS_STEP_ROOM;
         if (!room)
             break;
-        __m256i table[VECTORS], freq_start[VECTORS], recip[VECTORS], any = _mm256_setzero_si256();
+        __m256i table[VECTORS], what[VECTORS], recip[VECTORS], any = _mm256_setzero_si256();
         for (uint32_t k = 0; k < n / 8; k++) {
             table[k] = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(tables + p + 8 * k)));
             __m256i symbol = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(coded + p + 8 * k)));
             __m256i index = _mm256_or_si256(_mm256_slli_epi32(table[k], 8), symbol);
-            freq_start[k] = _mm256_i32gather_epi32(symbols, index, 8);
-            recip[k] = _mm256_i32gather_epi32(symbols + 1, index, 8);
-            any = _mm256_or_si256(any, freq_start[k]);
+            what[k] = _mm256_i32gather_epi32(codes, index, 8);
+            recip[k] = _mm256_i32gather_epi32(codes + 1, index, 8);
+            any = _mm256_or_si256(any, what[k]);
         }
         if (_mm256_movemask_ps(_mm256_castsi256_ps(any))) /* KNI_RANS_RAW is the sign */
             put_escapes(m, x, &to, n, tables + p, coded + p);
         if (n == KNI_RANS_LANES) {
-            x[3] = put(m, x[3], table[3], freq_start[3], recip[3], &to);
-            x[2] = put(m, x[2], table[2], freq_start[2], recip[2], &to);
+            x[3] = put(m, x[3], table[3], what[3], recip[3], &to);
+            x[2] = put(m, x[2], table[2], what[2], recip[2], &to);
         }
-        x[1] = put(m, x[1], table[1], freq_start[1], recip[1], &to);
-        x[0] = put(m, x[0], table[0], freq_start[0], recip[0], &to);
+        x[1] = put(m, x[1], table[1], what[1], recip[1], &to);
+        x[0] = put(m, x[0], table[0], what[0], recip[0], &to);
         end = p;
     }
     for (uint32_t k = 0; k < VECTORS; k++)

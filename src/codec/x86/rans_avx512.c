@@ -36,50 +36,55 @@ static inline __m512i get(const struct kni_rans_model *m, __m512i *x, __m128i ta
     return _mm512_mask_add_epi32(_mm512_srli_epi32(other, 24), is_own, bucket, _mm512_set1_epi32(KNI_RANS_FIRST));
 }
 
-/* kni_rans_put_rank for sixteen lanes; the words go before *at, and 32 bytes there may be spoiled. */
-static inline __m512i put(const struct kni_rans_model *m, __m512i x, __m512i tables, __m512i freq_start, __m512i recip, uint8_t **at)
+/* kni_rans_put_code for sixteen lanes; the words go before *at. */
+static inline __m512i put(const struct kni_rans_model *m, __m512i x, __m512i tables, __m512i what, __m512i recip, uint8_t **at)
 {
-    __m512i freq = _mm512_and_si512(freq_start, _mm512_set1_epi32(0xffff));
-    __m512i start = _mm512_and_si512(_mm512_srli_epi32(freq_start, 16), _mm512_set1_epi32(KNI_RANS_START_MASK));
+    const __m512i low12 = _mm512_set1_epi32(KNI_RANS_SCALE - 1), low5 = _mm512_set1_epi32(KNI_RANS_BUCKET_SLOTS - 1);
+    __m512i freq = _mm512_and_si512(what, low12), first = _mm512_and_si512(_mm512_srli_epi32(what, 12), low12);
+    __m512i pieces = _mm512_and_si512(_mm512_srli_epi32(what, 24), _mm512_set1_epi32(127)), whole = _mm512_slli_epi32(pieces, KNI_RANS_BUCKET_BITS);
     __mmask16 go = _mm512_cmpge_epu32_mask(_mm512_srli_epi32(x, 32 - KNI_RANS_BITS), freq);
     *at -= 2 * __builtin_popcount(go);
-    __m512i gone = _mm512_maskz_compress_epi32(go, x);
-    _mm512_mask_cvtepi32_storeu_epi16(*at, (__mmask16)((1u << __builtin_popcount(go)) - 1), gone);
+    _mm512_mask_cvtepi32_storeu_epi16(*at, (__mmask16)((1u << __builtin_popcount(go)) - 1), _mm512_maskz_compress_epi32(go, x));
     x = _mm512_mask_srli_epi32(x, go, x, 16);
     __m512i even = _mm512_srli_epi64(_mm512_mul_epu32(x, recip), 32);
     __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), _mm512_srli_epi64(recip, 32));
     __m512i q = _mm512_mask_blend_epi32(0xaaaa, even, odd);
-    __m512i rest = _mm512_sub_epi32(x, _mm512_mullo_epi32(q, freq));
-    __mmask16 more = _mm512_cmpge_epu32_mask(rest, freq); /* the product is the quotient or one less */
+    __m512i rank = _mm512_sub_epi32(x, _mm512_mullo_epi32(q, freq));
+    __mmask16 more = _mm512_cmpge_epu32_mask(rank, freq); /* the product is the quotient or one less */
     q = _mm512_mask_add_epi32(q, more, q, _mm512_set1_epi32(1));
-    rest = _mm512_mask_sub_epi32(rest, more, rest, freq);
-    __m512i index = _mm512_add_epi32(_mm512_slli_epi32(tables, KNI_RANS_BITS), _mm512_add_epi32(start, rest));
-    __m512i slot = _mm512_and_si512(_mm512_i32gather_epi32(index, m->ranks, 2), _mm512_set1_epi32(0xffff));
+    rank = _mm512_mask_sub_epi32(rank, more, rank, freq);
+    __mmask16 in_piece = _mm512_cmplt_epu32_mask(rank, whole);
+    __m512i index = _mm512_sub_epi32(rank, _mm512_sub_epi32(whole, pieces));
+    index = _mm512_mask_srli_epi32(index, in_piece, rank, KNI_RANS_BUCKET_BITS);
+    index = _mm512_add_epi32(_mm512_add_epi32(index, first), _mm512_mullo_epi32(tables, _mm512_set1_epi32(KNI_RANS_SLOTS_STRIDE)));
+    /* 32 bits for each 16: what the last slot reads beyond is in its table's unused end */
+    __m512i slot = _mm512_and_si512(_mm512_i32gather_epi32(index, m->slots, 2), low12);
+    slot = _mm512_mask_add_epi32(slot, in_piece, slot, _mm512_and_si512(rank, low5));
     return _mm512_or_si512(_mm512_slli_epi32(q, KNI_RANS_BITS), slot);
 }
 
 bool kni_rans_encode_row_avx512(const struct kni_rans_model *m, uint32_t states[KNI_RANS_LANES], uint8_t **at, const uint8_t *floor, uint32_t n_tokens,
                                 const uint8_t *tables, const uint8_t *coded)
 {
-    const int *symbols = (const int *)(const void *)m->symbols;
+    const int *codes = (const int *)(const void *)m->codes;
     for (uint32_t end = n_tokens; end;) {
         uint32_t n = end % KNI_RANS_LANES ? end % KNI_RANS_LANES : KNI_RANS_LANES, p = end - n;
         if (*at - floor < KNI_RANS_STEP_ROOM)
             return false;
-        __m512i table[2], freq_start[2], recip[2];
+        __m512i table[2], what[2], recip[2];
         __mmask16 raw = 0;
         for (uint32_t k = 0; k < n / 16; k++) {
             table[k] = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(tables + p + 16 * k)));
             __m512i index = _mm512_or_si512(_mm512_slli_epi32(table[k], 8), _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(coded + p + 16 * k))));
-            freq_start[k] = _mm512_i32gather_epi32(index, symbols, 8);
-            recip[k] = _mm512_i32gather_epi32(index, symbols + 1, 8);
-            raw |= _mm512_movepi32_mask(freq_start[k]);
+            what[k] = _mm512_i32gather_epi32(index, codes, 8);
+            recip[k] = _mm512_i32gather_epi32(index, codes + 1, 8);
+            raw |= _mm512_movepi32_mask(what[k]);
         }
         for (uint32_t lane = n; raw && lane--;)
-            if (m->symbols[tables[p + lane]][coded[p + lane]].start & KNI_RANS_RAW)
+            if (m->codes[tables[p + lane]][coded[p + lane]].what & KNI_RANS_RAW)
                 states[lane] = kni_rans_put_raw(states[lane], at, coded[p + lane], 8);
         for (uint32_t k = n / 16; k--;)
-            _mm512_storeu_si512(states + 16 * k, put(m, _mm512_loadu_si512(states + 16 * k), table[k], freq_start[k], recip[k], at));
+            _mm512_storeu_si512(states + 16 * k, put(m, _mm512_loadu_si512(states + 16 * k), table[k], what[k], recip[k], at));
         end = p;
     }
     return true;
