@@ -2,9 +2,7 @@
 /*
  * From sums and products to means and bases: the covariance of a part, its eigenvectors in descending order of variance, as bfloat16.
  *
- * The solver is LAPACK's dsyevd (divide and conquer) through LAPACKE, one part after the other; OpenBLAS uses the machine's cores by
- * itself. It is opened when a profile is built and not linked: merely being loaded, OpenBLAS starts threads and takes 40 MB, in every
- * process that uses the library, for a task that most never do.
+ * The solver is LAPACK's dsyevd (divide and conquer, eigen.h), one part after the other; OpenBLAS uses the machine's cores by itself.
  *
  * bfloat16 keeps 8 bits of a component: each is off by 2^-9 of itself at most, so a basis vector by 2^-9 of its length, in a random
  * direction. The encoder rounds with the rounded basis too, so what is lost is only orthogonality: rows that leak into each other by
@@ -12,31 +10,12 @@
  */
 #include "codec/calibrate_state.h"
 
-#include <dlfcn.h>
-#include <lapacke.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/half.h"
-#include "base/signals.h"
-
-/* LAPACKE_dsyevd_work: its memory is ours, unlike that of LAPACKE_dsyevd. */
-typedef lapack_int (*solve_fn)(int layout, char job, char triangle, lapack_int n, double *a, lapack_int lda, double *values, double *work, lapack_int n_work,
-                               lapack_int *iwork, lapack_int n_iwork);
-
-static enum kn_status open_solver(void **library, solve_fn *solve, struct kn_err *err)
-{
-    sigset_t before;
-    kni_signals_block(&before); /* threads that OpenBLAS starts leave the program's signals alone */
-    *library = dlopen("liblapacke.so.3", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* stays: its threads outlive a close */
-    kni_signals_restore(&before);
-    void *symbol = *library ? dlsym(*library, "LAPACKE_dsyevd_work") : NULL;
-    if (!symbol)
-        return kni_err_set(err, KN_E_UNSUPPORTED, "building a profile needs LAPACKE (Debian: liblapacke, and libopenblas0 for its speed): %s", dlerror());
-    memcpy(solve, &symbol, sizeof *solve); /* ISO C has no cast from an object's pointer to a function's */
-    return KN_OK;
-}
+#include "codec/eigen.h"
 
 /* Means, then the products in place into the covariance's lower triangle as LAPACK sees it (columns are our rows). False when the part is constant. */
 static bool centre(struct kni_calibrate *c, uint32_t index)
@@ -85,22 +64,13 @@ static void store_basis(uint16_t *basis, const double *vectors, size_t width)
 
 enum kn_status kni_calibrate_solve(struct kni_calibrate *c, void (*share)(void *user, double done), void *user, struct kn_err *err)
 {
-    size_t n = c->max_width, n_work = 1 + 6 * n + 2 * n * n, n_iwork = 3 + 5 * n;
-    void *library = NULL;
-    solve_fn solve = NULL;
-    double *work = NULL, *values = NULL;
-    lapack_int *iwork = NULL;
-    enum kn_status status = open_solver(&library, &solve, err);
+    struct kni_eigen eigen;
+    enum kn_status status = kni_eigen_open(&eigen, c->max_width, err);
     if (status)
         goto done;
-    work = kni_alloc(KNI_ALLOC_TAG_CODEC, n_work * sizeof *work, 64);
-    iwork = kni_alloc(KNI_ALLOC_TAG_CODEC, n_iwork * sizeof *iwork, 64);
-    values = kni_alloc(KNI_ALLOC_TAG_CODEC, n * sizeof *values, 64);
-    if (!work || !iwork || !values)
-        goto no_memory;
     for (uint32_t i = 0; i < c->profile.n_parts; i++) {
         struct kni_calibrate_part *own = &c->parts[i];
-        lapack_int width = (lapack_int)c->profile.parts[i].width;
+        size_t width = c->profile.parts[i].width;
         if (share)
             share(user, (double)i / c->profile.n_parts);
         typical_exponents(c, i);
@@ -109,16 +79,13 @@ enum kn_status kni_calibrate_solve(struct kni_calibrate *c, void (*share)(void *
                                  c->profile.parts[i].first_layer + c->profile.parts[i].n_layers - 1);
             goto done;
         }
-        own->basis = kni_alloc(KNI_ALLOC_TAG_CODEC, (size_t)width * (size_t)width * sizeof *own->basis, 64);
+        own->basis = kni_alloc(KNI_ALLOC_TAG_CODEC, width * width * sizeof *own->basis, 64);
         if (!own->basis)
             goto no_memory;
-        lapack_int info = solve(LAPACK_COL_MAJOR, 'V', 'L', width, own->product, width, values, work, (lapack_int)n_work, iwork, (lapack_int)n_iwork);
-        if (info) {
-            status = kni_err_set(err, KN_E_ARG, "the eigenvectors of %s of layers %u.. cannot be found (dsyevd: %d): give other calibration text", i & 1 ? "V" : "K",
-                                 c->profile.parts[i].first_layer, (int)info);
+        status = kni_eigen_solve(&eigen, own->product, (uint32_t)width, err);
+        if (status)
             goto done;
-        }
-        store_basis(own->basis, own->product, (size_t)width);
+        store_basis(own->basis, own->product, width);
         c->profile.parts[i].basis = own->basis;
         kni_free(own->product);
         own->product = NULL;
@@ -127,10 +94,6 @@ enum kn_status kni_calibrate_solve(struct kni_calibrate *c, void (*share)(void *
 no_memory:
     status = kni_err_set(err, KN_E_NOMEM, "no memory for the eigenvectors of %u components; use fewer layers a group", c->max_width);
 done:
-    kni_free(work);
-    kni_free(iwork);
-    kni_free(values);
-    if (library)
-        dlclose(library);
+    kni_eigen_close(&eigen);
     return status;
 }

@@ -26,6 +26,7 @@
 #define MAX_METHODS 48u
 
 static const char *const colours[] = {"red", "green", "yellow", "purple", "silver", "orange", "brown", "golden"};
+static const char *const kinds[FACTS] = {"access code", "serial number", "phone number", "account number"}; /* one of each a haystack */
 static const char *const things[] = {"lamp", "bridge", "garden", "piano", "tower", "wagon", "mirror", "violin", "castle", "kettle", "anchor"};
 #define N_COLOURS (sizeof colours / sizeof *colours)
 #define N_THINGS (sizeof things / sizeof *things)
@@ -61,18 +62,18 @@ static enum kn_status tokenize(const struct kn_model *model, const char *text, s
     return status ? kni_err_set(err, status, "the model's tokenizer makes %zu tokens of \"%s\", more than %u", n, text, MAX_PIECE) : KN_OK;
 }
 
-/* Fact number index of all. */
-static enum kn_status make_fact(const struct needle *x, uint32_t index, struct fact *out, struct kn_err *err)
+/* Fact number index of all, of a kind. */
+static enum kn_status make_fact(const struct needle *x, uint32_t index, const char *kind, struct fact *out, struct kn_err *err)
 {
     char text[256];
     uint64_t state = index;
     uint32_t code = 10000 + (uint32_t)(next_random(&state) % 90000);
     const char *colour = colours[index % N_COLOURS], *thing = things[index % N_THINGS]; /* 88 pairs before one comes again */
     out->depth = (index + 0.5) / x->opts.n_facts;
-    snprintf(text, sizeof text, "\nThe access code of the %s %s is %u.\n", colour, thing, code);
+    snprintf(text, sizeof text, "\nThe %s of the %s %s is %u.\n", kind, colour, thing, code);
     enum kn_status status = tokenize(x->bed.model, text, &out->statement, err);
     if (status == KN_OK) {
-        snprintf(text, sizeof text, "\n\nQuestion: What is the access code of the %s %s?\nAnswer: The access code of the %s %s is", colour, thing, colour, thing);
+        snprintf(text, sizeof text, "\n\nQuestion: What is the %s of the %s %s?\nAnswer: The %s of the %s %s is", kind, colour, thing, kind, colour, thing);
         status = tokenize(x->bed.model, text, &out->question, err);
     }
     if (status == KN_OK) {
@@ -97,7 +98,7 @@ static enum kn_status make_haystack(struct needle *x, uint32_t index, uint32_t n
     enum kn_status status = KN_OK;
     x->n_facts = 0;
     for (uint32_t f = index; f < x->opts.n_facts && status == KN_OK; f += n_haystacks) {
-        status = make_fact(x, f, &x->facts[x->n_facts], err);
+        status = make_fact(x, f, kinds[x->n_facts], &x->facts[x->n_facts], err);
         if (status == KN_OK && x->facts[x->n_facts].statement.n > room)
             status = kni_err_set(err, KN_E_ARG, "haystacks of %u tokens have no room for %u facts: use longer ones", x->bed.n_prefix, FACTS);
         if (status == KN_OK)

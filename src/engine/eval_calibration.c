@@ -47,10 +47,12 @@ static enum kn_status learn_text(struct kn_eval_calibration *c, const struct kn_
     if (status == KN_OK) {
         struct kni_kv_view view = kni_eval_bed_clean(&bed);
         kni_kvtc_add(c->kvtc, &view, bo.n_prefix);
-        if (o->ablation) {
-            kni_calibrate_add(c->single, &view, bo.n_prefix);
-            kni_calibrate_add(c->grouped, &view, bo.n_prefix);
-        }
+        if (o->ablation)
+            status = kni_calibrate_add(c->single, &view, bo.n_prefix);
+        if (o->ablation && status == KN_OK)
+            status = kni_calibrate_add(c->grouped, &view, bo.n_prefix);
+        if (status)
+            kni_err_set(err, status, "no memory to learn from a text of %u tokens", bo.n_prefix);
     }
     kni_eval_bed_close(&bed);
     return status;

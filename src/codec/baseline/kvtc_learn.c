@@ -168,7 +168,7 @@ void kni_kvtc_add(struct kni_kvtc *k, const struct kni_kv_view *view, uint32_t n
 
 /* ---- bases */
 
-static enum kn_status solve_part(struct kni_kvtc *k, struct kni_kvtc_part *p, double *values, struct kn_err *err)
+static enum kn_status solve_part(struct kni_kvtc *k, struct kni_kvtc_part *p, struct kni_eigen *eigen, struct kn_err *err)
 {
     size_t w = p->width;
     double n = (double)k->n_seen;
@@ -177,7 +177,7 @@ static enum kn_status solve_part(struct kni_kvtc *k, struct kni_kvtc_part *p, do
         for (size_t c = i; c < w; c++)
             p->product[i * w + c] = p->product[i * w + c] / n - p->sum[i] / n * (p->sum[c] / n);
     }
-    enum kn_status status = kni_eigen_symmetric(p->product, p->width, values, err);
+    enum kn_status status = kni_eigen_solve(eigen, p->product, p->width, err);
     if (status)
         return status;
     p->basis = kni_alloc(KNI_ALLOC_TAG_CODEC, w * w * sizeof *p->basis, 64);
@@ -237,16 +237,14 @@ enum kn_status kni_kvtc_solve(struct kni_kvtc *k, struct kn_err *err)
 {
     if (k->n_seen < k->max_width)
         return kni_err_set(err, KN_E_ARG, "%llu tokens of calibration text for a PCA of %u components: give more text", (unsigned long long)k->n_seen, k->max_width);
-    enum kn_status status = KN_OK;
-    double *values = kni_alloc(KNI_ALLOC_TAG_CODEC, k->max_width * sizeof *values, 64);
-    if (!values)
-        status = kni_err_set(err, KN_E_NOMEM, "no memory for a PCA");
+    struct kni_eigen eigen;
+    enum kn_status status = kni_eigen_open(&eigen, k->max_width, err);
     for (uint32_t i = 0; i < k->n_parts && status == KN_OK; i++)
-        status = solve_part(k, &k->parts[i], values, err);
+        status = solve_part(k, &k->parts[i], &eigen, err);
     k->n_sampled = (k->n_seen + 15) / 16 < KNI_KVTC_SAMPLE ? (k->n_seen + 15) / 16 : KNI_KVTC_SAMPLE;
     if (status == KN_OK)
         share(k, measure_parts);
-    kni_free(values);
+    kni_eigen_close(&eigen);
     return status;
 }
 
