@@ -314,7 +314,8 @@ static void print_results(const struct demo *d, const json_t *all)
            (int64_t)whole(machine, "cores"), kn_app_commit, model ? model + 1 : d->model, d->source, d->n_document);
     json_array_foreach(d->answers, i, answer) {
         printf("%s (%s): %s\n", text(answer, "process"), text(answer, "how"), text(answer, "question"));
-        printf("    %s\n\n", text(answer, "answer"));
+        bool same = !strncmp(text(answer, "how"), "fetched", 7) && !strcmp(text(answer, "answer"), text(d->recomputed, "text"));
+        printf("    %s\n\n", same ? "(the same answer)" : text(answer, "answer"));
     }
     printf("%-7s %-6s %7s %10s %10s %7s %11s %9s %9s  %s\n", "preset", "cache", "prefix", "raw", "stored", "ratio", "recomputed", "fetched", "speed-up", "same tokens");
     json_array_foreach(d->rows, i, row) {
@@ -328,16 +329,20 @@ static void print_results(const struct demo *d, const json_t *all)
             printf("the first %" PRId64 " of %" PRId64 "\n", (int64_t)whole(row, "agreeing_tokens"), (int64_t)whole(row, "compared_tokens"));
     }
     puts("\nprefix: tokens fetched; raw: their 16-bit cache; times: from the prompt to the first token of the answer.");
+    char spectral[64] = ""; /* "fine, medium" */
     json_array_foreach(d->rows, i, row) {
         const char *preset = text(row, "preset");
+        size_t n = strlen(spectral);
         if (!strcmp(preset, "tiles"))
             puts("tiles is lossy: its integers come back bit for bit, but they are a rounded cache.");
         else if (needs_profile(preset))
-            printf("%s is lossy: all but the first tokens come back rounded; kinema profile show says how well.\n", preset);
+            snprintf(spectral + n, sizeof spectral - n, "%s%s", n ? ", " : "", preset);
         else
-            printf("%s is lossless: the fetched cache equals the recomputed one bit for bit (compared: %s).\n", text(row, "preset"),
+            printf("%s is lossless: the fetched cache equals the recomputed one bit for bit (compared: %s).\n", preset,
                    json_is_true(json_object_get(row, "same_cache")) ? "it does" : "it does NOT");
     }
+    if (*spectral)
+        printf("lossy: %s. All but the first tokens come back rounded; how well, kinema profile show says.\n", spectral);
 }
 
 /* Without a profile its presets are left out, unless they were asked for. false after a message. */

@@ -18,15 +18,20 @@
 #include "base/cpu.h"
 #include "codec/profile_format.h"
 #include "codec/spectral.h"
+#include "codec/spectral_rows.h"
 
-#define WIDTH_WANTED 2048u /* wider bases gain little: kvlab's curve over G is flat from 5 layers of SmolLM2 on */
+#define WIDTH_WANTED 1536u /* of a basis: 8 layers of SmolLM2, 6 of Gemma 3 270M; wider ones gain little, and their bytes and work grow with the width */
+#define WIDTH_OF_TWO 2048u /* two layers are worth more than that */
 #define MIN_WEIGHT 0.1     /* of a layer's rms: pairs that never saw a query in calibration may see one later */
+#define MAX_GAIN 8           /* quarter octaves; sensitivity is an estimate, and layers that seem to be worth nothing may be needed by other text */
+#define GAIN_POWER 0.7      /* of the root that theory asks for: as good when measured, and less exposed to the estimate's noise */
 #define TOKENS_PER_COLUMN 3u /* fewer, and the last third of a basis is noise */
 
 /* Groups of equal size as far as they go: 18 layers in groups of at most 8 are 3 of 6. */
 static uint32_t choose_group(const struct kni_kv_layout *kv)
 {
-    uint32_t most = WIDTH_WANTED / (kv->n_kv_head * kv->d_head), n_groups;
+    uint32_t row = kv->n_kv_head * kv->d_head, most = WIDTH_WANTED / row, n_groups;
+    most = most < 2 && 2 * row <= WIDTH_OF_TWO ? 2 : most;
     most = most < 1 ? 1 : most > kv->n_layer ? kv->n_layer : most;
     n_groups = (kv->n_layer + most - 1) / most;
     return (kv->n_layer + n_groups - 1) / n_groups;
@@ -73,7 +78,8 @@ static bool open_part(struct kni_calibrate *c, uint32_t index)
     own->mean = kni_arena_alloc(&c->arena, width * sizeof *own->mean, 0);
     own->weight = kni_arena_alloc(&c->arena, width * sizeof *own->weight, 0);
     own->exponent = kni_arena_alloc(&c->arena, part->n_layers, 0);
-    bool ok = own->sum && own->exponents && own->mean && own->weight && own->exponent;
+    own->gain = kni_arena_alloc(&c->arena, part->n_layers, 0);
+    bool ok = own->sum && own->exponents && own->mean && own->weight && own->exponent && own->gain;
     for (uint32_t k = 0; k < KNI_PROFILE_N_PRESETS; k++) {
         own->classes[k] = kni_arena_alloc(&c->arena, part->n_layers + width, 0);
         ok = ok && own->classes[k];
@@ -84,6 +90,7 @@ static bool open_part(struct kni_calibrate *c, uint32_t index)
     part->mean = own->mean;
     part->weight = own->weight;
     part->exponent = own->exponent;
+    part->gain = own->gain;
     c->max_width = part->width > c->max_width ? part->width : c->max_width;
     return ok;
 }
@@ -143,6 +150,7 @@ void kni_calibrate_close(struct kni_calibrate **calibrate)
         kni_free(c->parts[i].product);
         kni_free(c->parts[i].basis);
         kni_free(c->parts[i].histogram);
+        kni_free(c->parts[i].likeness);
     }
     kni_free(c->scratch);
     kni_arena_fini(&c->arena);
@@ -186,6 +194,28 @@ void kni_calibrate_set_query_power(struct kni_calibrate *c, const double *power)
     }
 }
 
+void kni_calibrate_set_sensitivity(struct kni_calibrate *c, const double *sensitivity)
+{
+    uint32_t n_layer = c->profile.kv.n_layer;
+    for (uint32_t is_v = 0; is_v < 2; is_v++) {
+        const double *s = sensitivity + (size_t)is_v * n_layer;
+        double sum = 0;
+        uint32_t n = 0;
+        for (uint32_t l = 0; l < n_layer; l++)
+            if (s[l] > 0) {
+                sum += log2(s[l]);
+                n++;
+            }
+        for (uint32_t l = 0; l < n_layer; l++) { /* quarter octaves of a root: 4 * log2(...) / 2 */
+            double gain = s[l] > 0 ? rint(2 * GAIN_POWER * (log2(s[l]) - sum / n)) : -MAX_GAIN;
+            c->parts[l / c->profile.n_group * 2 + is_v].gain[l % c->profile.n_group] = (int8_t)(gain < -MAX_GAIN ? -MAX_GAIN : gain > MAX_GAIN ? MAX_GAIN : gain);
+        }
+        if (!n)
+            for (uint32_t l = 0; l < n_layer; l++)
+                c->parts[l / c->profile.n_group * 2 + is_v].gain[l % c->profile.n_group] = 0;
+    }
+}
+
 /* ---- the pass over texts */
 
 struct kni_calibrate_scratch kni_calibrate_scratch_of(const struct kni_calibrate *c, uint32_t worker)
@@ -201,8 +231,13 @@ uint32_t kni_calibrate_rows(const struct kni_calibrate *c, uint32_t part, uint32
 {
     const struct kni_profile_part *p = &c->profile.parts[part];
     uint32_t n = first_token >= c->n_tokens ? 0 : c->n_tokens - first_token < KNI_CALIBRATE_BLOCK ? c->n_tokens - first_token : KNI_CALIBRATE_BLOCK;
-    if (n)
-        kni_spectral_rows(c->view, &c->profile.rope, p->first_layer, p->n_layers, part & 1, p->weight, first_token, n, s->x, s->exponents);
+    if (!n)
+        return 0;
+    kni_spectral_rows(c->view, &c->profile.rope, p->first_layer, p->n_layers, part & 1, p->weight, first_token, n, s->x, s->exponents);
+    uint32_t row = p->width / p->n_layers;
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        for (uint32_t t = 0; t < n && p->gain[l]; t++)
+            c->kernels.scale(s->x + (size_t)t * p->width + (size_t)l * row, kni_spectral_scale(p->gain[l]), row);
     return n;
 }
 

@@ -4,6 +4,7 @@
  * each text's K and V while they are in its pool; nothing of them is kept but sums.
  *
  *     query power ----> weights of keys          kni_calibrate_set_query_power
+ *     sensitivity ----> gains of layers          kni_calibrate_set_sensitivity (may be left out)
  *     texts, once ----> sums, products, exponents kni_calibrate_add
  *                       means, bases              kni_calibrate_solve
  *     texts, again ---> histograms of coefficients kni_calibrate_count
@@ -27,7 +28,7 @@ struct kni_calibrate_opts {
     uint8_t fingerprint[16];
     struct kni_kv_layout kv;
     struct kni_profile_rope rope; /* arrays are copied */
-    uint32_t n_group;             /* 0: the largest whose width is at most 2048, then evened out over the groups */
+    uint32_t n_group;             /* 0: as many as make a width of 1536 at most (of two layers 2048), then evened out over the groups */
     uint32_t n_sinks;             /* first tokens of a text that count nowhere; at most 16 */
     struct kni_threads *threads;  /* borrowed until close */
 };
@@ -42,6 +43,10 @@ uint32_t kni_calibrate_min_tokens(const struct kni_calibrate *c);
 /* power: [n_layer][n_kv_head][d_head] mean squares of the query components that meet the keys' components. Both components of a
  * pair that RoPE turns get the pair's mean: turning mixes them and keeps their sum. */
 void kni_calibrate_set_query_power(struct kni_calibrate *c, const double *power);
+
+/* sensitivity: [K, V][n_layer], what a relative error of the same size in one layer's K or V costs (KL), in any unit. The gain of a layer
+ * is about the root of its share: with one step for all, errors then cost the same everywhere, which is where their sum is least. */
+void kni_calibrate_set_sensitivity(struct kni_calibrate *c, const double *sensitivity);
 
 /* Positions n_sinks .. n_tokens - 1 of a text. KN_E_NOMEM for the products, at the first call: width^2 doubles a part. */
 enum kn_status kni_calibrate_add(struct kni_calibrate *c, const struct kni_kv_view *view, uint32_t n_tokens);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The second pass: a histogram of each coefficient's magnitude, from which row counts and classes follow for any step.
+ * The second pass: a histogram of each coefficient's magnitude, and how alike neighbouring tokens are in it. Row counts and classes follow from
+ * these for any step.
  *
  *     bins are logarithmic, 16 an octave from 2^-8 to 2^8: their number is the top bits of the float
  *
@@ -32,6 +33,7 @@ static void count_block(const struct kni_calibrate *c, uint32_t index, uint32_t 
 {
     const struct kni_profile_part *part = &c->profile.parts[index];
     uint32_t width = part->width;
+    double *power = c->parts[index].likeness, *product = power + width;
     float *rows = s->other, *panel = s->other + (size_t)KNI_GEMM_PANEL * width;
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t i = 0; i < width; i++)
@@ -41,8 +43,12 @@ static void count_block(const struct kni_calibrate *c, uint32_t index, uint32_t 
         c->kernels.pack16(panel, rows, width, width);
         c->kernels.gemm(&(struct kni_gemm_args){.m = n, .n = KNI_GEMM_PANEL, .k = width, .a = s->x, .lda = width, .b = panel, .ldb = KNI_GEMM_PANEL, .c = s->tile, .ldc = KNI_GEMM_PANEL});
         for (uint32_t t = 0; t < n; t++)
-            for (uint32_t k = 0; k < KNI_GEMM_PANEL; k++)
-                c->parts[index].histogram[(size_t)(row0 + k) * KNI_CALIBRATE_BINS + bin_of(s->tile[t * KNI_GEMM_PANEL + k])]++;
+            for (uint32_t k = 0; k < KNI_GEMM_PANEL; k++) {
+                float y = s->tile[t * KNI_GEMM_PANEL + k], before = t ? s->tile[(t - 1) * KNI_GEMM_PANEL + k] : 0;
+                c->parts[index].histogram[(size_t)(row0 + k) * KNI_CALIBRATE_BINS + bin_of(y)]++;
+                power[row0 + k] += (double)y * (double)y;
+                product[row0 + k] += (double)y * (double)before;
+            }
     }
 }
 
@@ -61,7 +67,9 @@ enum kn_status kni_calibrate_count(struct kni_calibrate *c, const struct kni_kv_
     for (uint32_t i = 0; i < c->profile.n_parts; i++) {
         if (!c->parts[i].histogram)
             c->parts[i].histogram = kni_calloc(KNI_ALLOC_TAG_CODEC, (size_t)c->profile.parts[i].width * KNI_CALIBRATE_BINS * sizeof *c->parts[i].histogram, 0);
-        if (!c->parts[i].histogram)
+        if (!c->parts[i].likeness)
+            c->parts[i].likeness = kni_calloc(KNI_ALLOC_TAG_CODEC, (size_t)c->profile.parts[i].width * 2 * sizeof *c->parts[i].likeness, 0);
+        if (!c->parts[i].histogram || !c->parts[i].likeness)
             return KN_E_NOMEM;
     }
     if (n_tokens <= c->profile.n_sinks)
@@ -110,10 +118,11 @@ void kni_calibrate_set_preset(struct kni_calibrate *c, enum kni_profile_preset p
         uint32_t n_rows = 0;
         part->step[preset] = i & 1 ? step_v : step_k;
         for (uint32_t l = 0; l < part->n_layers; l++)
-            classes[l] = kni_rans_class_of(mean_exponent(c, i, l));
+            classes[l] = kni_rans_class_of_exponents(mean_exponent(c, i, l));
         for (uint32_t row = 0; row < part->width; row++) {
             double share, mean = mean_symbol(c->parts[i].histogram + (size_t)row * KNI_CALIBRATE_BINS, c->n_counted, (double)part->step[preset], &share);
-            classes[part->n_layers + row] = kni_rans_class_of(mean);
+            const double *likeness = c->parts[i].likeness;
+            classes[part->n_layers + row] = kni_rans_class_of_row(mean, likeness[row] > 0 ? likeness[part->width + row] / likeness[row] : 0);
             n_rows += share > min_share;
         }
         n_rows = (n_rows + 15) / 16 * 16;

@@ -24,9 +24,10 @@ struct kni_calibrate_part {
     uint64_t *exponents; /* [n_layers][192] how often */
     float *mean, *weight;
     uint16_t *basis;     /* [width][width] */
-    int8_t *exponent;    /* [n_layers] */
+    int8_t *exponent, *gain; /* [n_layers] */
     uint8_t *classes[KNI_PROFILE_N_PRESETS]; /* [n_layers + width] */
     uint32_t *histogram; /* [width][KNI_CALIBRATE_BINS]; NULL until counted */
+    double *likeness;    /* [2][width]: sums of y[t]^2 and of y[t] y[t - 1], with the histogram */
 };
 
 struct kni_calibrate {

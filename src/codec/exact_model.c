@@ -85,7 +85,7 @@ void kni_exact_make_waves(const struct kni_exact_model *m, uint32_t layer, uint3
     }
 }
 
-void kni_exact_notes(const struct kni_exact_model *m, const struct kni_exact_loops *loops, uint32_t layer, uint32_t is_v, uint32_t head, uint32_t component,
+bool kni_exact_notes(const struct kni_exact_model *m, const struct kni_exact_loops *loops, uint32_t layer, uint32_t is_v, uint32_t head, uint32_t component,
                      const int16_t *waves, int16_t *means, uint8_t *notes, uint32_t n)
 {
     size_t channel = kni_exact_channel(m, layer, is_v, head, component);
@@ -100,12 +100,13 @@ void kni_exact_notes(const struct kni_exact_model *m, const struct kni_exact_loo
             means[t] = (int16_t)own;
         loops->tables(means, notes, 16, table_edges, KNI_EXACT_N_TABLES - 1);
         memset(notes, notes[0], n);
-        return;
+        return true;
     }
     /* (a, b) turned is (a cos - b sin, b cos + a sin) */
     const int16_t *wave = waves + (size_t)pair * 2 * n;
     loops->turn(wave, wave + n, own, second ? other : -other, means, n);
     loops->tables(means, notes, n, table_edges, KNI_EXACT_N_TABLES - 1);
+    return false;
 }
 
 size_t kni_exact_model_packed_bytes(const struct kni_exact_model *m)

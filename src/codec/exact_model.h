@@ -69,8 +69,8 @@ void kni_exact_make_wave(const struct kni_exact_model *m, uint32_t turn, int16_t
 /* The waves of a layer's pairs, [d_head / 2][2][n]; held, [d_head / 2], says which turns they are of (0: nothing yet), as layers mostly agree. */
 void kni_exact_make_waves(const struct kni_exact_model *m, uint32_t layer, uint32_t *held, int16_t *waves, uint32_t n);
 
-/* notes[n]: table and sign (exact_lanes.h) of each token of a channel. waves: its layer's. means: scratch, [n]. */
-void kni_exact_notes(const struct kni_exact_model *m, const struct kni_exact_loops *loops, uint32_t layer, uint32_t is_v, uint32_t head, uint32_t component,
+/* notes[n]: table and sign (exact_lanes.h) of each token of a channel. waves: its layer's. means: scratch, [n]. True: all notes are the same. */
+bool kni_exact_notes(const struct kni_exact_model *m, const struct kni_exact_loops *loops, uint32_t layer, uint32_t is_v, uint32_t head, uint32_t component,
                      const int16_t *waves, int16_t *means, uint8_t *notes, uint32_t n);
 
 /* The model as bytes and back, all integers in planes of bytes, uncompressed. */

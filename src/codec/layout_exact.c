@@ -27,6 +27,7 @@
 #include "kernel/kernels.h"
 
 #define MODEL_LEVEL 3 /* of zstd */
+#define COUNT_WAYS 4u /* counters that take turns: neighbours are often alike, and a counter's next increment waits for its last */
 
 struct kni_exact {
     ZSTD_CCtx *compressor;   /* NULL until the first encode */
@@ -37,7 +38,7 @@ struct kni_exact {
     uint8_t *packed_model;
     struct kni_exact_encode_table *encode_tables; /* [KNI_EXACT_N_TABLES] */
     struct kni_exact_decode_table *decode_tables;
-    uint32_t (*counts)[256];
+    uint32_t (*counts)[256]; /* [KNI_EXACT_N_TABLES][COUNT_WAYS] */
     /* scratch of both directions, for scratch_values */
     uint16_t *values;          /* encoding: a part's; decoding: a head's; [component][token] */
     uint8_t *symbols, *notes;  /* encoding: a part's; decoding: a channel's */
@@ -53,7 +54,7 @@ static void count_memory(struct kni_codec *codec)
 {
     struct kni_exact *x = codec->exact;
     size_t now = sizeof *x + ZSTD_sizeof_CCtx(x->compressor) + ZSTD_sizeof_DCtx(x->decompressor) + kni_exact_model_bytes(&x->model) +
-                 kni_exact_model_packed_bytes(&x->model) + (x->encode_tables ? KNI_EXACT_N_TABLES * (sizeof *x->encode_tables + sizeof *x->counts) : 0) +
+                 kni_exact_model_packed_bytes(&x->model) + (x->encode_tables ? KNI_EXACT_N_TABLES * (sizeof *x->encode_tables + COUNT_WAYS * sizeof *x->counts) : 0) +
                  (x->decode_tables ? KNI_EXACT_N_TABLES * sizeof *x->decode_tables : 0) + x->n_symbols + x->n_notes + 2 * (x->n_values + x->n_means + x->n_waves) +
                  x->n_floats * sizeof(float);
     kni_codec_working_add(codec, x->counted_bytes, now);
@@ -121,7 +122,7 @@ static enum kn_status exact_open_encoder(struct kni_codec *codec, struct kn_err 
     struct kni_exact *x = codec->exact;
     x->compressor = ZSTD_createCCtx();
     x->encode_tables = kni_alloc(KNI_ALLOC_TAG_CODEC, KNI_EXACT_N_TABLES * sizeof *x->encode_tables, 64);
-    x->counts = kni_alloc(KNI_ALLOC_TAG_CODEC, KNI_EXACT_N_TABLES * sizeof *x->counts, 64);
+    x->counts = kni_alloc(KNI_ALLOC_TAG_CODEC, COUNT_WAYS * KNI_EXACT_N_TABLES * sizeof *x->counts, 64);
     if (!x->compressor || !x->encode_tables || !x->counts)
         return kni_err_set(err, KN_E_NOMEM, "no memory for the exact layout's encoder");
     return KN_OK;
@@ -150,6 +151,8 @@ static void load_part(struct kni_exact *x, const struct kni_kv_view *view, const
         for (uint32_t i = 0; i < d; i += 16) /* outside: sixteen channels' values stay in the first-level cache */
             for (uint32_t t = 0; t < n; t += KNI_BLOCK_TOKENS) {
                 const uint16_t *block = kni_kv_row(view, part / 2, part % 2, head, m->first_token + t);
+                for (uint32_t k = 0; k < 8; k++) /* the next head's share of the same block lies right behind, in the next part as well */
+                    __builtin_prefetch(block + (size_t)(KNI_BLOCK_TOKENS * (d + i)) + k * 32);
                 x->loops->load(block + i, d, d - i < 16 ? d - i : 16, x->values + run_at(m, head, i) + t, n);
             }
 }
@@ -164,9 +167,9 @@ static void store_head(struct kni_exact *x, const struct kni_kv_view *view, cons
         }
 }
 
-static void make_notes(struct kni_exact *x, uint32_t part, uint32_t head, uint32_t component, uint8_t *notes, uint32_t n)
+static bool make_notes(struct kni_exact *x, uint32_t part, uint32_t head, uint32_t component, uint8_t *notes, uint32_t n)
 {
-    kni_exact_notes(&x->model, x->loops, part / 2, part % 2, head, component, x->waves, x->means, notes, n);
+    return kni_exact_notes(&x->model, x->loops, part / 2, part % 2, head, component, x->waves, x->means, notes, n);
 }
 
 static uint16_t base_of(const struct kni_exact *x, uint32_t part, uint32_t head, uint32_t component)
@@ -174,8 +177,21 @@ static uint16_t base_of(const struct kni_exact *x, uint32_t part, uint32_t head,
     return x->model.bases[kni_exact_channel(&x->model, part / 2, part % 2, head, component)];
 }
 
-/* Notes and symbols of a part under the model. Returns the number of escapes. */
-static size_t make_symbols(struct kni_exact *x, const struct kni_chunk_meta *m, uint32_t part)
+/* Counts a run's symbols by table. */
+static void count_run(struct kni_exact *x, const uint8_t *notes, const uint8_t *symbols, uint32_t n, bool one_table)
+{
+    uint32_t(*counts)[256] = x->counts;
+    for (uint32_t t = 0; !one_table && t < n; t += COUNT_WAYS)
+        for (uint32_t k = 0; k < COUNT_WAYS; k++)
+            counts[(notes[t + k] & KNI_EXACT_NOTE_TABLE) * COUNT_WAYS + k][symbols[t + k]]++;
+    counts += (notes[0] & KNI_EXACT_NOTE_TABLE) * COUNT_WAYS;
+    for (uint32_t t = 0; one_table && t < n; t += COUNT_WAYS)
+        for (uint32_t k = 0; k < COUNT_WAYS; k++)
+            counts[k][symbols[t + k]]++;
+}
+
+/* Notes and symbols of a part under the model, counted if wanted. Returns the number of escapes. */
+static size_t make_symbols(struct kni_exact *x, const struct kni_chunk_meta *m, uint32_t part, bool count)
 {
     size_t n_escapes = 0;
     if (part % 2 == 0)
@@ -183,20 +199,22 @@ static size_t make_symbols(struct kni_exact *x, const struct kni_chunk_meta *m, 
     for (uint32_t head = 0; head < m->kv.n_kv_head; head++)
         for (uint32_t i = 0; i < m->kv.d_head; i++) {
             size_t at = run_at(m, head, i);
-            make_notes(x, part, head, i, x->notes + at, m->n_tokens);
+            bool one_table = make_notes(x, part, head, i, x->notes + at, m->n_tokens);
             n_escapes += x->loops->symbols(x->values + at, x->notes + at, x->model.raw_bits, base_of(x, part, head, i), x->symbols + at, m->n_tokens);
+            if (count)
+                count_run(x, x->notes + at, x->symbols + at, m->n_tokens, one_table);
         }
     return n_escapes;
 }
 
 /* The model, from two looks at every part; and tables from what its symbols turn out to be. */
-static void fit_model(struct kni_exact *x, const struct kni_kv_view *view, const struct kni_chunk_meta *m, size_t part_values)
+static void fit_model(struct kni_exact *x, const struct kni_kv_view *view, const struct kni_chunk_meta *m)
 {
     struct kni_kernels kernels;
     kni_kernels_init(&kernels, kni_cpu_flags());
     struct kni_exact_fit fit;
     kni_exact_fit_init(&fit, &x->model, x->loops, kernels.from_half[m->kv.type], m->n_tokens, x->floats, x->waves + (size_t)(m->kv.d_head / 2) * 2 * m->n_tokens);
-    memset(x->counts, 0, KNI_EXACT_N_TABLES * sizeof *x->counts);
+    memset(x->counts, 0, COUNT_WAYS * KNI_EXACT_N_TABLES * sizeof *x->counts);
     load_part(x, view, m, m->kv.n_layer / 2 * 2);
     for (uint32_t head = 0; head < m->kv.n_kv_head; head++)
         kni_exact_fit_head(&fit, head, x->values + run_at(m, head, 0));
@@ -206,14 +224,16 @@ static void fit_model(struct kni_exact *x, const struct kni_kv_view *view, const
         for (uint32_t head = 0; head < m->kv.n_kv_head; head++)
             kni_exact_fit_head(&fit, head, x->values + run_at(m, head, 0));
         kni_exact_fit_part(&fit, part / 2, part % 2);
-        make_symbols(x, m, part);
-        for (size_t i = 0; i < part_values; i++)
-            x->counts[x->notes[i] & KNI_EXACT_NOTE_TABLE][x->symbols[i]]++;
+        make_symbols(x, m, part, true);
     }
     for (uint32_t table = 0; table < KNI_EXACT_N_TABLES; table++) {
         double weights[256], sum = 0;
-        for (int s = 0; s < 256; s++)
-            sum += weights[s] = x->counts[table][s];
+        for (int s = 0; s < 256; s++) {
+            weights[s] = 0;
+            for (uint32_t k = 0; k < COUNT_WAYS; k++)
+                weights[s] += x->counts[table * COUNT_WAYS + k][s];
+            sum += weights[s];
+        }
         if (sum == 0)
             weights[0] = 1; /* not used */
         kni_rans_normalise(weights, x->model.freq[table]);
@@ -285,11 +305,11 @@ static enum kn_status exact_encode(struct kni_codec *codec, const struct kni_kv_
     x->floats = grow(x->floats, &x->n_floats, n_floats, sizeof *x->floats);
     if (!x->floats || !kni_container_writer_reserve(w, kni_kv_token_bytes(&m->kv) * m->n_tokens / 8 * 7)) /* mostly enough, and grows */
         return kni_err_set(err, KN_E_NOMEM, "no memory for a coded chunk of %u tokens", m->n_tokens);
-    fit_model(x, view, m, part_values);
+    fit_model(x, view, m);
     s = write_model(x, w, err);
     for (uint32_t part = 0; s == KN_OK && part < m->kv.n_layer * 2; part++) {
         load_part(x, view, m, part);
-        s = write_part(x, w, part, part_values, make_symbols(x, m, part), err);
+        s = write_part(x, w, part, part_values, make_symbols(x, m, part, false), err);
     }
     count_memory(codec);
     return s;

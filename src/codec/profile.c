@@ -36,7 +36,7 @@ size_t kni_profile_front_bytes(const struct kni_profile *p)
 
 size_t kni_profile_part_bytes(const struct kni_profile_part *part)
 {
-    size_t n = (size_t)part->width * 8 + (size_t)part->n_rows * part->width * 2 + part->n_layers;
+    size_t n = (size_t)part->width * 8 + (size_t)part->n_rows * part->width * 2 + 2 * (size_t)part->n_layers;
     for (uint32_t i = 0; i < KNI_PROFILE_N_PRESETS; i++)
         n += part->n_layers + part->rows[i];
     return kni_profile_pad8(n);
@@ -103,6 +103,9 @@ static const char *check_part(const struct kni_profile_part *part)
     for (uint32_t i = 0; i < part->n_layers; i++)
         if (part->exponent[i] < -96 || part->exponent[i] > 95)
             return "typical exponent";
+    for (uint32_t i = 0; part->gain && i < part->n_layers; i++)
+        if (part->gain[i] < -KNI_PROFILE_MAX_GAIN || part->gain[i] > KNI_PROFILE_MAX_GAIN)
+            return "gain";
     for (uint32_t k = 0; k < KNI_PROFILE_N_PRESETS; k++)
         for (uint32_t i = 0; i < part->n_layers + part->rows[k]; i++)
             if (part->classes[k][i] >= KNI_RANS_MAX_CLASSES)
@@ -250,7 +253,8 @@ static bool read_part(struct kni_arena *arena, struct kni_profile_part *part, co
         basis[i] = kni_le16_get(*at);
     part->basis = basis;
     part->exponent = read_bytes(arena, at, part->n_layers);
-    bool ok = part->exponent;
+    part->gain = read_bytes(arena, at, part->n_layers);
+    bool ok = part->exponent && part->gain;
     for (uint32_t k = 0; k < KNI_PROFILE_N_PRESETS; k++) {
         part->classes[k] = read_bytes(arena, at, part->n_layers + part->rows[k]);
         ok = ok && part->classes[k];

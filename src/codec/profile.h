@@ -38,6 +38,7 @@ struct kni_profile_part {
     const float *weight;   /* [width], positive; all 1 for V unless calibration says otherwise */
     const uint16_t *basis; /* [n_rows][width] bfloat16 */
     const int8_t *exponent; /* [n_layers] typical exponent (see spectral.h) */
+    const int8_t *gain;     /* [n_layers] quarter octaves: how much finer than others a layer is coded; NULL: 0 for all */
     uint32_t rows[KNI_PROFILE_N_PRESETS];            /* coefficients coded, a multiple of 16 */
     float step[KNI_PROFILE_N_PRESETS];
     const uint8_t *classes[KNI_PROFILE_N_PRESETS];   /* [n_layers + rows]: rANS class of each row of symbols, exponents first */

@@ -4,7 +4,7 @@
  * words.
  *
  *     [ header 128 ][ freqs ][ rope of each layer ][ part table ][ part 0 ][ part 1 ] ... [ rANS model ][ XXH3-64 of all before ]
- *     part: [ mean ][ weight ][ basis ][ exponents ][ classes of 3 presets ]
+ *     part: [ mean ][ weight ][ basis ][ exponents ][ gains ][ classes of 3 presets ]
  *
  * Each bracket starts at a multiple of 8; what fills up to it is zero. Offsets are not stored: sizes follow from the header and
  * the part table, and their sum must be the file's size to the byte.
@@ -22,6 +22,7 @@
 #define KNI_PROFILE_MAX_D_HEAD 1024u
 #define KNI_PROFILE_MAX_WIDTH 4096u
 #define KNI_PROFILE_MAX_SINKS 16u
+#define KNI_PROFILE_MAX_GAIN 32 /* quarter octaves, either way */
 #define KNI_PROFILE_MIN_STEP 1e-4f /* keeps true integers of symbols far inside 32 bits */
 #define KNI_PROFILE_MAX_STEP 64.0f
 

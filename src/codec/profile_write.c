@@ -73,6 +73,9 @@ static void put_part(uint8_t *at, const struct kni_profile_part *part)
     for (size_t i = 0; i < (size_t)part->n_rows * part->width; i++, at += 2)
         kni_le16_put(at, part->basis[i]);
     at = put_bytes(at, part->exponent, part->n_layers);
+    if (part->gain)
+        memcpy(at, part->gain, part->n_layers); /* otherwise the zeros that are there */
+    at += part->n_layers;
     for (uint32_t k = 0; k < KNI_PROFILE_N_PRESETS; k++)
         at = put_bytes(at, part->classes[k], part->n_layers + part->rows[k]);
 }

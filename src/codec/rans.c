@@ -64,6 +64,7 @@ static void row_end(struct kni_rans_row *row, uint32_t n_tokens, const struct kn
     for (uint32_t p = 0; p < n_tokens; p++) {
         uint32_t v = kni_rans_magnitude(row->symbols[p]), e = (uint32_t)row->energy[p] + (v < c->cap ? v : c->cap) * c->weight;
         row->energy[p] = (int16_t)(decay ? e - (e + 32) / 64 : e);
+        row->above[p] = row->symbols[p];
     }
 }
 
@@ -72,10 +73,9 @@ void kni_rans_notes_ref(struct kni_rans_row *row, const struct kni_rans_class *c
     row_begin(row, n_tokens);
     kni_rans_to_positions(row->symbols, tokens, 0, n_tokens);
     for (uint32_t p = 0; p < n_tokens; p++) {
-        bool first = p < KNI_RANS_LANES;
-        uint8_t before = first ? KNI_RANS_ZERO : row->symbols[p - KNI_RANS_LANES];
-        tables[p] = c->map[kni_rans_level(c, row->loud[p], first, before)];
-        coded[p] = kni_rans_flip(row->symbols[p], before < KNI_RANS_ZERO);
+        int before = kni_rans_before(row, c, p);
+        tables[p] = c->map[kni_rans_level(c, row->loud[p], p, before)];
+        coded[p] = kni_rans_flip(row->symbols[p], before < 0);
     }
     row_end(row, n_tokens, c);
 }
@@ -105,10 +105,9 @@ bool kni_rans_decode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS
     row_begin(row, n_tokens);
     for (uint32_t p = 0; p < n_tokens; p += KNI_RANS_LANES) {
         uint32_t n = n_tokens - p < KNI_RANS_LANES ? n_tokens - p : KNI_RANS_LANES;
-        uint8_t *s = row->symbols + p, before[KNI_RANS_LANES];
+        uint8_t *s = row->symbols + p;
         for (uint32_t lane = 0; lane < n; lane++) {
-            before[lane] = p ? row->symbols[p - KNI_RANS_LANES + lane] : KNI_RANS_ZERO;
-            uint32_t table = c->map[kni_rans_level(c, row->loud[p + lane], !p, before[lane])];
+            uint32_t table = c->map[kni_rans_level(c, row->loud[p + lane], p, kni_rans_before(row, c, p + lane))];
             if (!kni_rans_get_bucket(&x[lane], words, m->buckets[table], &s[lane]))
                 return false;
         }
@@ -116,7 +115,7 @@ bool kni_rans_decode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS
             uint32_t value = s[lane];
             if (value == KNI_RANS_ESCAPE && !kni_rans_get_raw(&x[lane], &words->at, words->end, 8, &value))
                 return false;
-            s[lane] = kni_rans_flip((uint8_t)value, before[lane] < KNI_RANS_ZERO);
+            s[lane] = kni_rans_flip((uint8_t)value, kni_rans_before(row, c, p + lane) < 0);
         }
     }
     kni_rans_to_tokens(tokens, row->symbols, 0, n_tokens);

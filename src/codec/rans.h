@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KNI_RANS_MAX_CLASSES 64u
+#define KNI_RANS_MAX_CLASSES 240u /* four kinds of rows, up to 64 spreads each */
 
 struct kni_rans_model;
 
@@ -30,6 +30,11 @@ enum kn_status kni_rans_trainer_open(struct kni_rans_trainer **out);
 void kni_rans_trainer_close(struct kni_rans_trainer **t);
 /* A row's class from its mean magnitude, a fixed rule: mean of |symbol - 128| over calibration. */
 uint8_t kni_rans_class_of(double mean_magnitude);
+/* The same for a row whose neighbouring tokens' correlation is known, sum of s[t] s[t-1] over sum of s[t]^2 with s = symbol - 128: such rows are coded better by
+ * themselves. */
+uint8_t kni_rans_class_of_row(double mean_magnitude, double lag_one);
+/* Of an exponent row, which resembles the row above more than the token before. */
+uint8_t kni_rans_class_of_exponents(double mean_magnitude);
 /* Counts a matrix that would be coded: the same arguments as encoding. */
 void kni_rans_trainer_add(struct kni_rans_trainer *t, const uint8_t *symbols, size_t stride, uint32_t n_rows, uint32_t n_tokens, const uint8_t *classes);
 /* Tables from the counts; contexts that were hardly seen lean on their class, unseen symbols stay codable. */

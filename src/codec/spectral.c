@@ -183,7 +183,7 @@ static void draw_panels(struct kni_spectral *s, const struct kni_kv_view *view, 
             int32_t e = kni_spectral_row(&a) - part->exponent[l];
             e = e < -127 ? -127 : e > 127 ? 127 : e;
             symbols[l * stride + t] = (uint8_t)(128 + e);
-            s->ops.centre(x, part->mean + c, kni_spectral_scale(-(e + part->exponent[l])), row_n); /* by what the other side will know */
+            s->ops.centre(x, part->mean + c, kni_spectral_scale((part->gain ? part->gain[l] : 0) - (e + part->exponent[l])), row_n); /* by what the other side will know */
         }
         if (t % KNI_GEMM_PANEL == KNI_GEMM_PANEL - 1)
             s->kernels.pack16(s->panels + (size_t)((t - token0) / KNI_GEMM_PANEL) * KNI_GEMM_PANEL * part->width, s->tokens16, part->width, part->width);

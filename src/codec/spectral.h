@@ -3,7 +3,7 @@
  * KV to symbols and back, the spectral way. One part (profile.h) of n_tokens consecutive tokens:
  *
  *     keys are un-rotated by their positions; values are taken as they are; all times the profile's weight
- *     e = rint(4 log2(rms of a (layer, token) row)), clamped to -96..95; the row divided by 2^(e/4)
+ *     e = rint(4 log2(rms of a (layer, token) row)), clamped to -96..95; the row divided by 2^((e - gain) / 4), gain the profile's for the layer
  *     all layers' rows of a token one after the other, less the profile's mean                      [token][width]
  *     y = basis * that                                                                              [token][rows]
  *     symbol = 128 + clamp(rint(y / step), -127, 127)
@@ -15,7 +15,7 @@
  *
  * The row is divided by the exponent that the symbol says, clamped or not.
  *
- * and back: (symbol * step) by the transposed basis, plus mean, times 2^(e/4) / weight, keys rotated again, rounded to 16 bits.
+ * and back: (symbol * step) by the transposed basis, plus mean, times 2^((e - gain) / 4) / weight, keys rotated again, rounded to 16 bits.
  *
  * Non-finite K or V are coded as zero, and none come back: what 16 bits cannot hold becomes their largest. Owner: a handle belongs to one thread; the profile is shared.
  */

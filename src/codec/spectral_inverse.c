@@ -22,7 +22,7 @@ static enum kn_status read_exponents(struct kni_spectral *s, const struct kni_pr
             int32_t e = symbols[l * stride + t] - 128 + part->exponent[l];
             if (!symbols[l * stride + t] || e < KNI_SPECTRAL_EXPONENT_MIN || e > KNI_SPECTRAL_EXPONENT_MAX)
                 return KN_E_FORMAT;
-            s->scales[(size_t)l * s->max_tokens + t] = kni_spectral_scale(e);
+            s->scales[(size_t)l * s->max_tokens + t] = kni_spectral_scale(e - (part->gain ? part->gain[l] : 0));
         }
     return KN_OK;
 }

@@ -108,7 +108,7 @@ static enum kn_status trim(struct kni_build *b)
 
 static enum kn_status build(struct kni_build *b)
 {
-    static enum kn_status (*const stages[])(struct kni_build *b) = {open_calibrate, kni_build_read_texts, open_run, kni_build_pass_power, kni_build_pass_sums, solve,
+    static enum kn_status (*const stages[])(struct kni_build *b) = {open_calibrate, kni_build_read_texts, open_run, kni_build_pass_power, kni_build_pass_layers, kni_build_pass_sums, solve,
                                                                     kni_build_pass_histograms, kni_build_open_coders, kni_build_open_held, kni_build_search,
                                                                     kni_build_pass_symbols, trim, measure_ratios};
     enum kn_status status = KN_OK;
@@ -121,6 +121,7 @@ static void clean_up(struct kni_build *b)
 {
     kni_build_close_held(b);
     kni_build_close_coders(b);
+    kni_free(b->logits);
     kni_build_free_texts(b);
     kni_free(b->view.base);
     kni_free(b->block_ids);

@@ -149,8 +149,7 @@ static void score_rows(void *arg, uint32_t worker, uint32_t n_workers)
     }
 }
 
-/* Runs the scored tokens of a text whose prefix is in the pool. */
-static enum kn_status score(struct kni_build *b, struct kni_build_held *h, bool keep, struct kni_build_quality *out)
+enum kn_status kni_build_score(struct kni_build *b, struct kni_build_held *h, bool keep, struct kni_build_quality *out)
 {
     double kl[KNI_BUILD_SCORE_TOKENS], sum_kl = 0, sum_same = 0;
     uint8_t same[KNI_BUILD_SCORE_TOKENS];
@@ -183,34 +182,41 @@ static enum kn_status score(struct kni_build *b, struct kni_build_held *h, bool 
 
 /* ---- texts */
 
-enum kn_status kni_build_open_held(struct kni_build *b)
+enum kn_status kni_build_open_text(struct kni_build *b, struct kni_build_held *h, const struct kni_build_text *text, uint32_t max_prefix, uint32_t max_score)
 {
     uint32_t n_vocab = b->model->hparams.n_vocab, most = (uint32_t)(MAX_LOGP_BYTES / (2 * (size_t)n_vocab)) / KNI_BLOCK_TOKENS * KNI_BLOCK_TOKENS;
-    most = most > MAX_SCORE ? MAX_SCORE : most < KNI_BLOCK_TOKENS ? KNI_BLOCK_TOKENS : most;
-    b->logits = kni_alloc(KNI_ALLOC_TAG_SCRATCH, KNI_BUILD_SCORE_TOKENS * (size_t)n_vocab * sizeof *b->logits, 64);
+    max_score = max_score > most ? most < KNI_BLOCK_TOKENS ? KNI_BLOCK_TOKENS : most : max_score;
+    uint32_t n_score = text->n / 4 / KNI_BLOCK_TOKENS * KNI_BLOCK_TOKENS, n_prefix; /* texts have 64 tokens at least */
+    n_score = n_score > max_score ? max_score : n_score;
+    n_prefix = text->n - n_score > max_prefix ? max_prefix : text->n - n_score;
+    *h = (struct kni_build_held){.text = text, .n_prefix = n_prefix, .n_score = n_score};
+    size_t bytes = n_prefix / KNI_BLOCK_TOKENS * kni_kv_block_bytes(&b->view.layout);
     if (!b->logits)
-        return kni_err_set(b->err, KN_E_NOMEM, "no memory for logits");
+        b->logits = kni_alloc(KNI_ALLOC_TAG_SCRATCH, KNI_BUILD_SCORE_TOKENS * (size_t)n_vocab * sizeof *b->logits, 64);
+    h->untouched = kni_alloc(KNI_ALLOC_TAG_MISC, bytes, 64);
+    h->logp = kni_alloc(KNI_ALLOC_TAG_MISC, (size_t)n_score * n_vocab * sizeof *h->logp, 64);
+    h->best = kni_alloc(KNI_ALLOC_TAG_MISC, n_score * sizeof *h->best, 0);
+    if (!b->logits || !h->untouched || !h->logp || !h->best)
+        return kni_err_set(b->err, KN_E_NOMEM, "no memory to measure on a text of %u tokens", n_prefix);
+    enum kn_status status = kni_build_prefill(b, text, n_prefix);
+    if (status)
+        return status;
+    memcpy(h->untouched, b->view.base, bytes); /* blocks are in order */
+    return kni_build_score(b, h, true, NULL);
+}
+
+void kni_build_close_text(struct kni_build_held *h)
+{
+    kni_free(h->untouched);
+    kni_free(h->logp);
+    kni_free(h->best);
+    *h = (struct kni_build_held){0};
+}
+
+enum kn_status kni_build_open_held(struct kni_build *b)
+{
     for (uint32_t i = b->n_texts - b->n_held; i < b->n_texts && b->n_measured < KNI_BUILD_MEASURED; i++) {
-        const struct kni_build_text *text = &b->texts[i];
-        struct kni_build_held *h = &b->held[b->n_measured];
-        uint32_t n_score = text->n / 4 / KNI_BLOCK_TOKENS * KNI_BLOCK_TOKENS, n_prefix;
-        n_score = n_score > most ? most : n_score;
-        n_prefix = text->n - n_score > MAX_PREFIX ? MAX_PREFIX : text->n - n_score;
-        if (!n_score)
-            continue;
-        *h = (struct kni_build_held){.text = text, .n_prefix = n_prefix, .n_score = n_score};
-        b->n_measured++;
-        size_t bytes = n_prefix / KNI_BLOCK_TOKENS * kni_kv_block_bytes(&b->view.layout);
-        h->untouched = kni_alloc(KNI_ALLOC_TAG_MISC, bytes, 64);
-        h->logp = kni_alloc(KNI_ALLOC_TAG_MISC, (size_t)n_score * n_vocab * sizeof *h->logp, 64);
-        h->best = kni_alloc(KNI_ALLOC_TAG_MISC, n_score * sizeof *h->best, 0);
-        if (!h->untouched || !h->logp || !h->best)
-            return kni_err_set(b->err, KN_E_NOMEM, "no memory for a held-back text of %u tokens", n_prefix);
-        enum kn_status status = kni_build_prefill(b, text, n_prefix);
-        if (status == KN_OK) {
-            memcpy(h->untouched, b->view.base, bytes); /* blocks are in order */
-            status = score(b, h, true, NULL);
-        }
+        enum kn_status status = kni_build_open_text(b, &b->held[b->n_measured++], &b->texts[i], MAX_PREFIX, MAX_SCORE);
         if (status)
             return status;
     }
@@ -219,13 +225,8 @@ enum kn_status kni_build_open_held(struct kni_build *b)
 
 void kni_build_close_held(struct kni_build *b)
 {
-    for (uint32_t i = 0; i < b->n_measured; i++) {
-        kni_free(b->held[i].untouched);
-        kni_free(b->held[i].logp);
-        kni_free(b->held[i].best);
-    }
-    kni_free(b->logits);
-    b->logits = NULL;
+    for (uint32_t i = 0; i < b->n_measured; i++)
+        kni_build_close_text(&b->held[i]);
     b->n_measured = 0;
 }
 
@@ -246,7 +247,7 @@ static enum kn_status measure(struct kni_build *b, struct coding *c, struct kni_
         enum kn_status status = (enum kn_status)atomic_load_explicit(&c->status, memory_order_relaxed);
         if (status)
             return kni_err_set(b->err, status, "a held-back text cannot be coded");
-        if ((status = score(b, h, false, &q)))
+        if ((status = kni_build_score(b, h, false, &q)))
             return status;
         out->kl += q.kl / b->n_measured;
         out->top1 += q.top1 / b->n_measured;

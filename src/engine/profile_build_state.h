@@ -5,6 +5,7 @@
  *     profile_build.c          the public calls: checks, stages in order, the file
  *     profile_build_texts.c    texts -> tokens; which ones are held back
  *     profile_build_passes.c   the model runs over texts: query power, sums, histograms, symbols
+ *     profile_build_layers.c   how much an error in each layer costs
  *     profile_build_measure.c  quality on held-back text: untouched, CacheGen's way, a preset
  *     profile_build_search.c   steps of the presets
  *
@@ -20,8 +21,9 @@
 #include "run/run.h"
 
 #define KNI_BUILD_STEP_TOKENS 256u  /* prompt tokens a step, tokens that the codec takes at a time */
-#define KNI_BUILD_SCORE_TOKENS 32u  /* rows of logits a step */
+#define KNI_BUILD_SCORE_TOKENS 64u  /* rows of logits a step */
 #define KNI_BUILD_MEASURED 3u       /* held-back texts that are measured, at most */
+#define KNI_BUILD_MAX_ROW 4096u     /* values of a token and layer, K or V: what a profile can hold */
 
 struct kni_build_text {
     int32_t *tokens;
@@ -88,6 +90,14 @@ enum kn_status kni_build_pass_symbols(struct kni_build *b);
 enum kn_status kni_build_open_coders(struct kni_build *b);
 void kni_build_close_coders(struct kni_build *b);
 
+/* Noise in one layer's K or V at a time: gains of layers. After the pass over query power, before sums. */
+enum kn_status kni_build_pass_layers(struct kni_build *b);
+
+/* Runs a text untouched and keeps what is needed to compare: at most so many tokens of prefix, and scored after it. Close it in any case. */
+enum kn_status kni_build_open_text(struct kni_build *b, struct kni_build_held *h, const struct kni_build_text *text, uint32_t max_prefix, uint32_t max_score);
+void kni_build_close_text(struct kni_build_held *h);
+/* Runs the scored tokens of a text whose prefix is in the pool: keeps what comes out (keep), or compares it with what was kept. */
+enum kn_status kni_build_score(struct kni_build *b, struct kni_build_held *h, bool keep, struct kni_build_quality *out);
 /* Runs the held-back texts untouched and keeps what is needed to compare. */
 enum kn_status kni_build_open_held(struct kni_build *b);
 void kni_build_close_held(struct kni_build *b);

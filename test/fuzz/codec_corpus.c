@@ -103,7 +103,7 @@ static int make_rans(const char *folder, const char *name, int kind)
     struct symbol_matrix m = kind == 1 ? symbol_matrix_random(n_rows, n_tokens) : symbol_matrix_make(n_rows, n_tokens, 6.0, 0.5);
     m.symbols[3] = 250; /* an escape */
     for (uint32_t i = 0; i < n_rows; i++)
-        m.classes[i] = (uint8_t)(i < 10 ? 30 : 45 - i / 2);
+        m.classes[i] = (uint8_t)(i < 10 ? 222 : 45 - i / 2 + i % 3 * 64);
     size_t n_model = kind == 2 ? kni_rans_model_bytes(model) + 4 : 0, n_head = 3 + n_model;
     uint8_t *out = malloc(n_head + kni_rans_bound(n_rows, n_tokens));
     void *scratch = malloc(kni_rans_scratch_bytes(n_rows, n_tokens));

@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct kni_rans_model *model = NULL;
     uint8_t classes[64];
     for (uint32_t i = 0; i < 64; i++)
-        classes[i] = (uint8_t)(i < 10 ? 30 : 45 - i / 2);
+        classes[i] = (uint8_t)(i < 10 ? 222 : 45 - i / 2 + i % 3 * 64);
     data += 3;
     size -= 3;
     if (!built_in)

@@ -70,7 +70,7 @@ static inline struct symbol_matrix symbol_matrix_make(uint32_t n_rows, uint32_t 
             sum += v;
             m.symbols[r * m.stride + t] = (uint8_t)(128 + (symbol_random() & 1 ? v : -v));
         }
-        m.classes[r] = kni_rans_class_of(sum / n_tokens);
+        m.classes[r] = r < n_rows / 8 ? kni_rans_class_of_exponents(sum / n_tokens) : kni_rans_class_of_row(sum / n_tokens, r % 3 * 0.3);
     }
     free(loud);
     return m;
@@ -82,7 +82,7 @@ static inline struct symbol_matrix symbol_matrix_random(uint32_t n_rows, uint32_
     for (uint32_t r = 0; r < n_rows; r++) {
         for (uint32_t t = 0; t < n_tokens; t++)
             m.symbols[r * m.stride + t] = (uint8_t)symbol_random();
-        m.classes[r] = (uint8_t)(symbol_random() % 64);
+        m.classes[r] = (uint8_t)symbol_random();
     }
     return m;
 }

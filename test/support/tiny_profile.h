@@ -124,15 +124,15 @@ static inline struct kni_profile *kn_tiny_profile_make(const struct kn_tiny_prof
         part->n_layers = p.kv.n_layer - part->first_layer < p.n_group ? p.kv.n_layer - part->first_layer : p.n_group;
         part->width = part->n_layers * p.kv.n_kv_head * p.kv.d_head;
         float *mean = malloc(part->width * sizeof *mean), *weight = malloc(part->width * sizeof *weight);
-        int8_t *exponent = malloc(part->n_layers);
-        if (!mean || !weight || !exponent)
+        int8_t *exponent = malloc(part->n_layers), *gain = malloc(part->n_layers);
+        if (!mean || !weight || !exponent || !gain)
             abort();
         for (uint32_t c = 0; c < part->width; c++) {
             mean[c] = 0.3f * (float)kn_tiny_profile_normal(&rng);
             weight[c] = i % 2 ? 1 : 0.2f + 0.001f * (float)(kn_tiny_profile_random(&rng) % 1500);
         }
         for (uint32_t l = 0; l < part->n_layers; l++)
-            exponent[l] = (int8_t)(kn_tiny_profile_random(&rng) % 9) - 4;
+            exponent[l] = (int8_t)(kn_tiny_profile_random(&rng) % 9) - 4, gain[l] = (int8_t)(l % 2 ? 3 : -2);
         for (uint32_t k = 0; k < KNI_PROFILE_N_PRESETS; k++) {
             uint32_t rows = o.rows[k] ? o.rows[k] : part->width - less[k];
             part->rows[k] = rows < 16 ? 16 : rows;
@@ -156,6 +156,7 @@ static inline struct kni_profile *kn_tiny_profile_make(const struct kn_tiny_prof
         part->mean = mean;
         part->weight = weight;
         part->exponent = exponent;
+        part->gain = gain;
         part->basis = kn_tiny_profile_basis(part->n_rows, part->width, &rng);
     }
     for (uint32_t k = 0; k < KNI_PROFILE_N_PRESETS; k++)
@@ -180,6 +181,7 @@ static inline struct kni_profile *kn_tiny_profile_make(const struct kn_tiny_prof
         free((void *)(size_t)part->weight);
         free((void *)(size_t)part->basis);
         free((void *)(size_t)part->exponent);
+        free((void *)(size_t)part->gain);
         for (uint32_t k = 0; k < KNI_PROFILE_N_PRESETS; k++)
             free((void *)(size_t)part->classes[k]);
     }

@@ -24,6 +24,7 @@ static inline void store(void *p, __m256i v)
 struct rules {
     __m256i left, map[2], magnitudes; /* which bits of a byte are left by the shift */
     __m128i shift;
+    bool above;
 };
 
 static inline struct rules rules_get(const struct kni_rans_class *c)
@@ -34,6 +35,7 @@ static inline struct rules rules_get(const struct kni_rans_class *c)
         r.map[i] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(c->map + 16 * i)));
     r.magnitudes = _mm256_set1_epi8((char)(255 >> c->shift));
     r.shift = _mm_cvtsi32_si128(c->shift);
+    r.above = c->above;
     return r;
 }
 
@@ -44,7 +46,13 @@ static inline __m256i tables_of(const struct rules *r, __m256i loud, __m256i lef
     return _mm256_blendv_epi8(_mm256_shuffle_epi8(r->map[0], level), _mm256_shuffle_epi8(r->map[1], _mm256_and_si256(level, _mm256_set1_epi8(15))), _mm256_slli_epi16(level, 3));
 }
 
-/* What the symbols before, less 128, add to the level. */
+/* kni_rans_before from the symbols of the last two steps, less 128. */
+static inline __m256i before_of(__m256i one, __m256i two)
+{
+    return _mm256_adds_epi8(_mm256_adds_epi8(one, one), two);
+}
+
+/* What goes before adds to the level. */
 static inline __m256i left_of(const struct rules *r, __m256i before)
 {
     __m256i v = _mm256_and_si256(_mm256_srl_epi16(_mm256_abs_epi8(before), r->shift), r->magnitudes);
@@ -97,7 +105,8 @@ void kni_rans_row_end_avx2(struct kni_rans_row *row, uint32_t n_tokens, const st
     bool decay = kni_rans_expect(row, c);
     __m256i cap = _mm256_set1_epi8((char)c->cap), weight = _mm256_set1_epi16(c->weight);
     for (uint32_t p = 0; p < n_tokens; p += 32) {
-        __m256i v = _mm256_min_epu8(_mm256_abs_epi8(to_signed(load(row->symbols + p))), cap);
+        __m256i s = load(row->symbols + p), v = _mm256_min_epu8(_mm256_abs_epi8(to_signed(s)), cap);
+        store(row->above + p, s);
         store(row->energy + p, energy_after(load(row->energy + p), _mm256_castsi256_si128(v), weight, decay));
         store(row->energy + p + 16, energy_after(load(row->energy + p + 16), _mm256_extracti128_si256(v, 1), weight, decay));
     }
@@ -164,10 +173,14 @@ void kni_rans_to_tokens_avx2(uint8_t *tokens, const uint8_t *positions, uint32_t
 void kni_rans_notes_avx2(struct kni_rans_row *row, const struct kni_rans_class *c, const uint8_t *tokens, uint32_t n_tokens, uint8_t *tables, uint8_t *coded)
 {
     struct rules rules = rules_get(c);
-    __m256i before = _mm256_setzero_si256(), left = before;
+    __m256i before = _mm256_setzero_si256(), left = before, two = before;
     kni_rans_row_begin_avx2(row, n_tokens);
     to_positions(row->symbols, tokens, n_tokens);
     for (uint32_t p = 0; p < n_tokens; p += KNI_RANS_LANES) {
+        if (rules.above) {
+            before = before_of(to_signed(load(row->above + p)), _mm256_setzero_si256());
+            left = left_of(&rules, before);
+        }
         __m256i s = load(row->symbols + p), t = tables_of(&rules, load(row->loud + p), left), e = flip(s, before);
         if (p + KNI_RANS_LANES <= n_tokens) {
             store(tables + p, t);
@@ -176,7 +189,9 @@ void kni_rans_notes_avx2(struct kni_rans_row *row, const struct kni_rans_class *
             _mm_storeu_si128((__m128i *)(tables + p), _mm256_castsi256_si128(t));
             _mm_storeu_si128((__m128i *)(coded + p), _mm256_castsi256_si128(e));
         }
-        before = to_signed(s);
+        __m256i one = to_signed(s);
+        before = before_of(one, two);
+        two = one;
         left = left_of(&rules, before);
     }
     kni_rans_row_end_avx2(row, n_tokens, c);
@@ -296,7 +311,7 @@ bool kni_rans_decode_row_avx2(const struct kni_rans_model *m, uint32_t states[KN
                               const struct kni_rans_class *c, struct kni_rans_row *row, uint8_t *tokens)
 {
     struct rules rules = rules_get(c);
-    __m256i before = _mm256_setzero_si256(), left = before, x[VECTORS];
+    __m256i before = _mm256_setzero_si256(), left = before, two = before, x[VECTORS];
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     struct kni_rans_words w = *words;
     for (uint32_t k = 0; k < VECTORS; k++)
@@ -304,6 +319,10 @@ bool kni_rans_decode_row_avx2(const struct kni_rans_model *m, uint32_t states[KN
     kni_rans_row_begin_avx2(row, n_tokens);
     for (uint32_t p = 0; p < n_tokens; p += KNI_RANS_LANES) {
         bool whole = p + KNI_RANS_LANES <= n_tokens;
+        if (rules.above) {
+            before = before_of(to_signed(load(row->above + p)), _mm256_setzero_si256());
+            left = left_of(&rules, before);
+        }
         __m256i tables = tables_of(&rules, load(row->loud + p), left), a, b, d = _mm256_setzero_si256(), e = d;
         __m128i low = _mm256_castsi256_si128(tables), high = _mm256_extracti128_si256(tables, 1);
         a = get(m, &x[0], low, &w.at);
@@ -321,7 +340,9 @@ bool kni_rans_decode_row_avx2(const struct kni_rans_model *m, uint32_t states[KN
             return false;
         s = flip(s, before);
         store(row->symbols + p, s);
-        before = to_signed(s);
+        __m256i one = to_signed(s);
+        before = before_of(one, two);
+        two = one;
         left = left_of(&rules, before);
     }
     for (uint32_t k = 0; k < VECTORS; k++)

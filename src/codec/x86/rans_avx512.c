@@ -90,6 +90,20 @@ bool kni_rans_encode_row_avx512(const struct kni_rans_model *m, uint32_t states[
     return true;
 }
 
+/* kni_rans_before for sixteen positions. */
+static inline __m128i before_of(const struct kni_rans_row *row, const struct kni_rans_class *c, uint32_t p)
+{
+    const __m128i zero = _mm_set1_epi8((char)KNI_RANS_ZERO);
+    __m128i one = _mm_setzero_si128(), two = one;
+    if (c->above)
+        one = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(row->above + p)), zero);
+    else if (p >= KNI_RANS_LANES)
+        one = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(row->symbols + p - KNI_RANS_LANES)), zero);
+    if (!c->above && p >= 2 * KNI_RANS_LANES)
+        two = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(row->symbols + p - 2 * KNI_RANS_LANES)), zero);
+    return _mm_adds_epi8(_mm_adds_epi8(one, one), two);
+}
+
 bool kni_rans_decode_row_avx512(const struct kni_rans_model *m, uint32_t states[KNI_RANS_LANES], struct kni_rans_words *words, uint32_t n_tokens,
                                 const struct kni_rans_class *c, struct kni_rans_row *row, uint8_t *tokens)
 {
@@ -99,9 +113,8 @@ bool kni_rans_decode_row_avx512(const struct kni_rans_model *m, uint32_t states[
     for (uint32_t p = 0; p < n_tokens; p += 16) { /* half a step: its lanes, and the symbols 32 before */
         uint8_t *s = row->symbols + p;
         uint32_t *x16 = states + p % KNI_RANS_LANES;
-        __m128i before = _mm_setzero_si128(), left = before;
-        if (p >= KNI_RANS_LANES) {
-            before = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(s - KNI_RANS_LANES)), _mm_set1_epi8((char)KNI_RANS_ZERO));
+        __m128i before = before_of(row, c, p), left = _mm_setzero_si128();
+        if (p >= KNI_RANS_LANES || c->above) {
             __m128i v = _mm_and_si128(_mm_srl_epi16(_mm_abs_epi8(before), _mm_cvtsi32_si128(c->shift)), _mm_set1_epi8((char)(255 >> c->shift)));
             left = _mm_shuffle_epi8(left_rule, _mm_min_epu8(v, fifteen));
         }
@@ -128,10 +141,10 @@ bool kni_rans_decode_row_avx512(const struct kni_rans_model *m, uint32_t states[
                 row->symbols[q + lane] = (uint8_t)value;
             }
         }
-        for (uint32_t q = first; q <= p && first; q += 16) {
-            __m128i b = _mm_loadu_si128((const __m128i *)(row->symbols + q - KNI_RANS_LANES)), z = _mm_loadu_si128((const __m128i *)(row->symbols + q));
-            __mmask16 negative = _mm_cmplt_epu8_mask(b, _mm_set1_epi8((char)KNI_RANS_ZERO));
-            _mm_storeu_si128((__m128i *)(row->symbols + q), _mm_mask_sub_epi8(z, negative, _mm_setzero_si128(), z));
+        for (uint32_t q = first; q <= p; q += 16) {
+            __mmask16 negative = _mm_movepi8_mask(before_of(row, c, q));
+            __m128i v16 = _mm_loadu_si128((const __m128i *)(row->symbols + q));
+            _mm_storeu_si128((__m128i *)(row->symbols + q), _mm_mask_sub_epi8(v16, negative, _mm_setzero_si128(), v16));
         }
     }
     kni_rans_to_tokens_avx2(tokens, row->symbols, n_tokens);

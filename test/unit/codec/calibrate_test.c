@@ -209,6 +209,34 @@ static void query_power_becomes_weights(void **state)
     drop(&f);
 }
 
+static void sensitivity_becomes_gains(void **state)
+{
+    (void)state;
+    struct fixture f = {0}, g = {0};
+    make(&f, 2, 1);
+    make(&g, 2, 1);
+    kni_calibrate_set_sensitivity(f.c, (double[]){1, 4, 16, 1e-9, 1, 1}); /* K: geometric mean 4; V: the first seems worthless */
+    const struct kni_profile *p = kni_calibrate_profile(f.c), *q = kni_calibrate_profile(g.c);
+    assert_int_equal(p->parts[0].gain[0], -3);
+    assert_int_equal(p->parts[0].gain[1], 0);
+    assert_int_equal(p->parts[2].gain[0], 3);
+    assert_int_equal(p->parts[1].gain[0], -8);
+    assert_int_equal(p->parts[1].gain[1], 8);
+    assert_int_equal(kni_calibrate_add(f.c, &f.pool.view, N_TOKENS), KN_OK);
+    assert_int_equal(kni_calibrate_add(g.c, &g.pool.view, N_TOKENS), KN_OK);
+    assert_int_equal(kni_calibrate_solve(f.c, NULL, NULL, NULL), KN_OK);
+    assert_int_equal(kni_calibrate_solve(g.c, NULL, NULL, NULL), KN_OK);
+    for (int i = 0; i < 64; i++) { /* the rows themselves grow by the gain: their means show it */
+        assert_true(fabs((double)p->parts[0].mean[i] - exp2(-0.75) * (double)q->parts[0].mean[i]) < 1e-5);
+        assert_true(fabs((double)p->parts[2].mean[i] - exp2(0.75) * (double)q->parts[2].mean[i]) < 1e-5);
+    }
+    assert_int_equal(p->parts[0].exponent[0], q->parts[0].exponent[0]); /* but not their exponents */
+    kni_calibrate_set_sensitivity(g.c, (double[]){0, 0, 0, 0, 0, 0});
+    assert_int_equal(q->parts[0].gain[0], 0);
+    drop(&f);
+    drop(&g);
+}
+
 static void rows_and_classes_are_those_of_symbols(void **state)
 {
     (void)state;
@@ -231,17 +259,26 @@ static void rows_and_classes_are_those_of_symbols(void **state)
         for (uint32_t k = 0; k < 3; k++) {
             uint32_t sure = 0, perhaps = 0;
             for (uint32_t r = 0; r < part->width; r++) {
-                double mean = 0, share = 0;
+                double mean = 0, share = 0, power = 0, product = 0;
                 for (uint32_t t = 0; t < n; t++) {
+                    const double *at = y + (size_t)t * part->width + r;
+                    power += at[0] * at[0];
+                    product += t ? at[0] * at[-(ptrdiff_t)part->width] : 0;
                     double s = rint(y[(size_t)t * part->width + r] / (double)steps[k][part_id]);
                     mean += fabs(s) / n;
                     share += (s != 0) * 1.0 / n;
                 }
                 sure += share > 0.07;
                 perhaps += share > 0.03;
-                if (r < part->rows[k])
-                    assert_in_range(part->classes[k][part->n_layers + r], kni_rans_class_of(mean * 0.85 - 0.01), kni_rans_class_of(mean * 1.15 + 0.01));
+                if (r >= part->rows[k])
+                    continue;
+                uint8_t class = part->classes[k][part->n_layers + r];
+                double lag = product / power; /* but for the pairs across blocks */
+                assert_in_range(class % 64, kni_rans_class_of(mean * 0.85 - 0.01), kni_rans_class_of(mean * 1.15 + 0.01));
+                assert_in_range(class / 64, kni_rans_class_of_row(1, lag - 0.05) / 64, kni_rans_class_of_row(1, lag + 0.05) / 64);
             }
+            for (uint32_t l = 0; l < part->n_layers; l++)
+                assert_true(part->classes[k][l] >= kni_rans_class_of_exponents(0) && part->classes[k][l] < KNI_RANS_MAX_CLASSES);
             assert_true(part->step[k] == steps[k][part_id]);
             assert_int_equal(part->rows[k] % 16, 0);
             assert_true(part->rows[k] + 15 >= sure && part->rows[k] <= (perhaps < 16 ? 16 : (perhaps + 15) / 16 * 16));
@@ -267,7 +304,7 @@ static void shapes(void **state)
     struct kni_calibrate *c;
     struct kn_err err = {0};
     const struct { uint32_t n_layer, n_kv_head, d_head, n_group; enum kn_status status; uint32_t chosen; } cases[] = {
-        {30, 3, 64, 0, KN_OK, 10}, {18, 1, 256, 0, KN_OK, 6}, {32, 8, 128, 0, KN_OK, 2}, {80, 8, 128, 4, KN_OK, 4}, {28, 2, 128, 0, KN_OK, 7},
+        {30, 3, 64, 0, KN_OK, 8}, {18, 1, 256, 0, KN_OK, 6}, {32, 8, 128, 0, KN_OK, 2}, {80, 8, 128, 4, KN_OK, 4}, {28, 2, 128, 0, KN_OK, 6}, {28, 12, 128, 0, KN_OK, 1},
         {16, 16, 256, 0, KN_OK, 1}, {3, 2, 24, 0, KN_E_UNSUPPORTED, 0}, {3, 33, 128, 0, KN_E_UNSUPPORTED, 0}, {3, 2, 32, 4, KN_E_ARG, 0}, {80, 8, 128, 5, KN_E_ARG, 0},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -334,7 +371,7 @@ static void out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bases_make_coefficients_uncorrelated), cmocka_unit_test(workers_do_not_matter), cmocka_unit_test(query_power_becomes_weights),
+        cmocka_unit_test(bases_make_coefficients_uncorrelated), cmocka_unit_test(workers_do_not_matter), cmocka_unit_test(query_power_becomes_weights), cmocka_unit_test(sensitivity_becomes_gains),
         cmocka_unit_test(rows_and_classes_are_those_of_symbols), cmocka_unit_test(shapes), cmocka_unit_test(constant_kv_is_refused), cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

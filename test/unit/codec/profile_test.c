@@ -64,6 +64,8 @@ static void round_trip(void **state)
         assert_memory_equal(a->weight, b->weight, a->width * sizeof *a->weight);
         assert_memory_equal(a->basis, b->basis, (size_t)a->n_rows * a->width * 2);
         assert_memory_equal(a->exponent, b->exponent, a->n_layers);
+        assert_memory_equal(a->gain, b->gain, a->n_layers);
+        assert_true(a->gain[0] || a->n_layers == 1);
         for (uint32_t k = 0; k < KNI_PROFILE_N_PRESETS; k++)
             assert_memory_equal(a->classes[k], b->classes[k], a->n_layers + a->rows[k]);
     }
@@ -175,7 +177,7 @@ static void lies(void **state)
         {table, 4, 0}, {table, 4, 8}, {table, 4, 80}, {table, 4, 0xfffffff0}, {table + 4, 4, 32}, {table + 12, 4, 0}, {table + 12, 4, 0x7f800000},
         {table + 16, 4, 0xbf800000}, {table + 20, 4, 0x7fc00000}, {front, 4, 0x7f800000}, {front, 4, 0x7fc00000}, {front + 4 * w, 4, 0},
         {front + 4 * w, 4, 0xbf800000}, {front + 4 * w, 4, 0x7f800000}, {basis, 2, 0x7f80}, {basis, 2, 0xffc0}, {basis + 2, 2, 0x4100}, {exponents, 1, 96},
-        {exponents, 1, 0x80}, {exponents + 2, 1, KNI_RANS_MAX_CLASSES}, {n - 9, 1, 0x77} /* end of the entropy coder's tables, or filling */,
+        {exponents, 1, 0x80}, {exponents + 2, 1, 33}, {exponents + 3, 1, 0xdf}, {exponents + 4, 1, KNI_RANS_MAX_CLASSES}, {n - 9, 1, 0x77} /* end of the entropy coder's tables, or filling */,
     };
     for (unsigned i = 0; i < sizeof lie / sizeof *lie; i++) {
         memcpy(data, good, n);

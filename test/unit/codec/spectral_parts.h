@@ -37,7 +37,7 @@ static inline void test_part_fill(struct kni_profile_part *part, const struct te
     uint32_t w = part->width, n = part->n_rows;
     float *mean = test_zeros(w, sizeof *mean), *weight = test_zeros(w, sizeof *weight);
     uint16_t *basis = test_zeros((size_t)n * w, sizeof *basis);
-    int8_t *exponent = test_zeros(part->n_layers, 1);
+    int8_t *exponent = test_zeros(part->n_layers, 1), *gain = test_zeros(part->n_layers, 1);
     uint32_t *shuffle = test_zeros(w, sizeof *shuffle);
     for (uint32_t i = 0; i < w; i++) {
         uint32_t j = test_random() % (i + 1);
@@ -51,11 +51,14 @@ static inline void test_part_fill(struct kni_profile_part *part, const struct te
             basis[(size_t)i * w + shuffle[i / 16 * 16 + j]] = kni_f32_to_bf16((__builtin_popcount(i % 16 & j) & 1) ^ (shuffle[i] & 1) ? -0.25f : 0.25f);
     for (uint32_t l = 0; l < part->n_layers; l++)
         exponent[l] = (int8_t)(test_random() % 9 - 2);
+    for (uint32_t l = 0; l < part->n_layers && !o->plain; l++)
+        gain[l] = (int8_t)(4 - 3 * (int)(l % 3));
     free(shuffle);
     part->mean = mean;
     part->weight = weight;
     part->basis = basis;
     part->exponent = exponent;
+    part->gain = gain;
     for (uint32_t p = 0; p < KNI_PROFILE_N_PRESETS; p++) {
         uint8_t *classes = test_zeros(part->n_layers + n, 1);
         part->classes[p] = classes;
@@ -99,6 +102,7 @@ static inline void test_profile_free(struct kni_profile *p)
         free((void *)(uintptr_t)part->weight);
         free((void *)(uintptr_t)part->basis);
         free((void *)(uintptr_t)part->exponent);
+        free((void *)(uintptr_t)part->gain);
         for (uint32_t j = 0; j < KNI_PROFILE_N_PRESETS; j++)
             free((void *)(uintptr_t)part->classes[j]);
     }

@@ -127,7 +127,7 @@ static uint32_t check_forward(const struct bed *b, uint32_t part_id, enum kni_pr
             if (!unsure)
                 assert_int_equal(b->symbols[l * b->stride + t], 128 + rounded - part->exponent[l]);
             for (uint32_t i = 0; i < row_n; i++)
-                x[l * row_n + i] = x[l * row_n + i] / exp2(rounded / 4.0) - (double)part->mean[l * row_n + i];
+                x[l * row_n + i] = x[l * row_n + i] / exp2((rounded - part->gain[l]) / 4.0) - (double)part->mean[l * row_n + i];
         }
         for (uint32_t row = 0; row < n_rows && !unsure; row++) {
             double y = 0;
@@ -168,7 +168,7 @@ static void check_inverse(const struct bed *b, const struct kni_kv_view *view, u
             x[c] = (double)part->mean[c];
             for (uint32_t row = 0; row < n_rows; row++)
                 x[c] += y[row * b->n + t] * basis_at(part, row, c);
-            x[c] *= exp2((b->symbols[c / row_n * b->stride + t] - 128 + part->exponent[c / row_n]) / 4.0) / (double)part->weight[c];
+            x[c] *= exp2((b->symbols[c / row_n * b->stride + t] - 128 + part->exponent[c / row_n] - part->gain[c / row_n]) / 4.0) / (double)part->weight[c];
         }
         for (uint32_t c = 0; c < part->width; c += d) {
             uint32_t layer = part->first_layer + c / row_n;

@@ -132,7 +132,7 @@ static void codes_well(struct kn_model *model, const struct kni_profile *p)
                         error += (x - y) * (x - y);
                         power += x * x;
                     }
-        /* Rows have an rms of 1 before the step: its square / 12, and what rows left out take away. */
+        /* Rows have an rms of 1, times their gain, before the step: its square / 12, and what rows left out take away. */
         double step = (double)p->parts[part].step[0];
         assert_true(error < (step * step / 12 * 3 + 0.01) * power);
     }
@@ -189,6 +189,13 @@ static void a_profile_is_built(void **state)
         most = fmaxf(most, p->parts[0].weight[i]);
     }
     assert_true(most > least * 1.05f); /* queries were seen */
+    int sum = 0, squares = 0; /* gains: layers differ, and none is finer than all of them */
+    for (uint32_t part = 1; part < p->n_parts; part += 2)
+        for (uint32_t l = 0; l < p->parts[part].n_layers; l++) {
+            sum += p->parts[part].gain[l];
+            squares += p->parts[part].gain[l] * p->parts[part].gain[l];
+        }
+    assert_true(squares > 0 && abs(sum) <= 2);
     codes_well(model, p);
     kni_profile_close(&p);
 

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The presets fine, medium and small from outside, on the tiny model of the fuzzers' corpus: a profile is named, found or missing;
+# what is published is fetched, said to be lossy, and kept apart by preset, backend, type and profile.
+# shellcheck source=test/e2e/e2e.sh
+. "$(dirname "${BASH_SOURCE[0]}")/e2e.sh"
+source_dir=${KN_SOURCE:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
+tiny=$source_dir/test/fuzz/corpus/gguf_fuzz/tiny_q4_0
+texts=("$source_dir/app/app.c" "$source_dir/tools/check" "$source_dir/doc/format-chunk.md" "$source_dir/README.md")
+profile=$work/tiny.knp
+store=lmdb:$work/store
+"$bin" profile build -m "$tiny" -o "$profile" --max-tokens 512 "${texts[@]}" >/dev/null 2>"$work/err" || fail "profile build: $(cat "$work/err")"
+head -c 400 "$source_dir/LICENSE" >"$work/doc.txt"
+
+run() { # OUTPUT then options
+  local out=$1
+  shift
+  "$bin" run -m "$tiny" -f "$work/doc.txt" --raw -n 4 --ignore-stop --chunk-tokens 64 --json "$@" >"$out" 2>"$out.err" </dev/null || fail "run $*: $(cat "$out.err")"
+}
+
+# ---- every preset and backend: published once, fetched by the next process, never by another setting
+backends=(rans)
+if [ -e "$(dirname "$bin")/libkinema_x265.so" ]; then backends+=(hevc); fi
+for preset in fine medium small; do
+  for backend in "${backends[@]}"; do
+    options=(--store "$store" --profile "$profile" --preset $preset --backend "$backend")
+    run "$work/a.json" "${options[@]}"
+    run "$work/b.json" "${options[@]}"
+    [ "$(json "$work/a.json" 'o["fetched_tokens"] == 0 and o["published"]["chunks"] >= 2 and o["published"]["errors"] == 0')" = true ] || fail "$preset $backend: not published afresh"
+    [ "$(json "$work/b.json" 'o["fetched_tokens"] >= 128 and o["misses"] == 0 and 0 < o["decode_bytes"] < 70e6')" = true ] || fail "$preset $backend: not fetched"
+    [ "$(json "$work/b.json" '[o["preset"], o["backend"], o["lossy"]]')" = "[\"$preset\", \"$backend\", true]" ] || fail "$preset $backend: called otherwise"
+    [ "$(json "$work/b.json" 'o["fetch_bytes"]')" = "$(json "$work/a.json" 'o["published"]["bytes"]')" ] || fail "$preset $backend: other bytes came back"
+    cp "$work/b.json" "$work/$preset-$backend.json"
+    expect 0 ":$preset-f16-64-v2-$backend" "$bin" store ls "$store"
+  done
+  [ ${#backends[@]} = 1 ] || same "$work/$preset-rans.json" "$work/$preset-hevc.json" 'o["kv_digest"]' "$preset by both backends"
+done
+expect 0 "0 bad" "$bin" store verify "$store"
+run "$work/bf16.json" --store "$store" --profile "$profile" --preset small --kv-type bf16
+[ "$(json "$work/bf16.json" 'o["fetched_tokens"]')" = 0 ] || fail "f16 chunks were restored into a bf16 pool"
+"$bin" profile build -m "$tiny" -o "$work/other.knp" --max-tokens 500 "${texts[@]}" >/dev/null 2>&1 || fail "second profile"
+run "$work/other.json" --store "$store" --profile "$work/other.knp" --preset small
+[ "$(json "$work/other.json" '[o["fetched_tokens"], o["misses"]]')" = "[0, 0]" ] || fail "chunks of one profile were fetched with another"
+
+# ---- the default: exact without a profile, medium with one, wherever it comes from; and that is said
+run "$work/d.json" --store "$store"
+[ "$(json "$work/d.json" '[o["preset"], o["lossy"]]')" = '["exact", false]' ] || fail "the default without a profile is not exact"
+run "$work/d.json" --store "$store" --profile "$profile"
+[ "$(json "$work/d.json" '[o["preset"], o["lossy"], o["fetched_tokens"] >= 128]')" = '["medium", true, true]' ] || fail "the default with --profile is not medium"
+grep -q "preset medium, which is lossy" "$work/d.json.err" || fail "a lossy default is not said"
+KINEMA_PROFILE=$profile run "$work/d.json" --store "$store"
+[ "$(json "$work/d.json" 'o["preset"]')" = medium ] || fail "KINEMA_PROFILE is not used"
+fingerprint=$("$bin" model show -m "$tiny" --json >"$work/m" && json "$work/m" 'o["fingerprint"]')
+mkdir -p "$work/cache/profiles"
+cp "$profile" "$work/cache/profiles/$fingerprint.knp"
+export KINEMA_CACHE=$work/cache
+run "$work/d.json" --store "$store"
+[ "$(json "$work/d.json" 'o["preset"]')" = medium ] || fail "the profile in the cache folder is not found"
+run "$work/d.json" --store "$store" --preset exact
+[ "$(json "$work/d.json" '[o["preset"], o["lossy"]]')" = '["exact", false]' ] || fail "--preset exact is not exact"
+run "$work/d.json"
+[ "$(json "$work/d.json" '[o["preset"], o["lossy"]]')" = '["exact", false]' ] || fail "without a store a profile plays a part"
+unset KINEMA_CACHE
+
+# ---- refused, with a sentence
+bad() { # TEXT then options
+  local text=$1
+  shift
+  expect 1 "$text" "$bin" run -m "$tiny" -f "$work/doc.txt" --raw -n 1 --store "lmdb:$work/never" "$@"
+}
+bad "preset small needs a profile" --preset small
+bad "no such file" --preset small --profile "$work/none"
+bad "is no profile" --profile "$tiny"
+head -c 5000 "$profile" >"$work/cut.knp"
+bad "damaged profile" --preset fine --profile "$work/cut.knp"
+expect 1 "the profile is for" "$bin" run -m "$model" -f "$work/doc.txt" --raw -n 1 --store "lmdb:$work/never" --profile "$profile"
+[ ! -e "$work/never" ] || fail "a refused run made a store"
+expect 1 "needs a profile" "$bin" demo -m "$model" --document "$source_dir/LICENSE" --document-tokens 300 --presets small
+finish
