@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/alloc.h"
 #include "support/engine_bed.h"
 #include "support/tiny_profile.h"
 
@@ -298,6 +299,30 @@ static void test_search(void **state)
     assert_int_equal(nearest, wanted); /* the preset's own tiling is among them, byte for byte */
 }
 
+/* Each allocation fails once: the call says so and keeps nothing. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static struct rows r;
+    struct kn_err err = {0};
+    struct kn_eval_opts o = eval_opts(&r);
+    o.continue_ = 4;
+    o.only = "raw+zstd,cachegen+sinks";
+    assert_int_equal(kn_codec_eval(model, &o, &err), KN_OK); /* packs the model's weights, which it keeps */
+    uint64_t before = kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes;
+    bool hit = true;
+    for (uint64_t i = 1; hit; i += i < 40 ? 1 : 7) {
+        r.n = 0;
+        kni_alloc_fault_arm(i, false);
+        enum kn_status status = kn_codec_eval(model, &o, &err);
+        hit = kni_alloc_fault_hit();
+        kni_alloc_fault_arm(0, false);
+        assert_int_equal(status, hit ? KN_E_NOMEM : KN_OK);
+        assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes, before);
+    }
+    assert_int_equal(r.n, 5);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -339,6 +364,6 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows),   cmocka_unit_test(test_nll),    cmocka_unit_test(test_kvtc),     cmocka_unit_test(test_ablation),
-                                       cmocka_unit_test(test_needle), cmocka_unit_test(test_search), cmocka_unit_test(test_refused)};
+                                       cmocka_unit_test(test_needle), cmocka_unit_test(test_search), cmocka_unit_test(test_no_memory), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
