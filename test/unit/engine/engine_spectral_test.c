@@ -34,7 +34,7 @@ static void note_warning(void *user, enum kn_log_level level, const char *area, 
 
 static void profile_write(const char *path, const uint8_t fingerprint[16], uint64_t seed)
 {
-    struct kn_tiny_profile_opts o = {.seed = seed, .n_sinks = 4, .step_k = {.01f, .2f, .4f}, .step_v = {.01f, .5f, 1}};
+    struct kn_tiny_profile_opts o = {.seed = seed, .n_sinks = 4, .step_k = {.004f, .2f, .4f}, .step_v = {.004f, .5f, 1}};
     void *data;
     size_t n;
     memcpy(o.fingerprint, fingerprint, 16);
@@ -65,7 +65,8 @@ static void ask(struct kn_engine *e, bool publish, struct kn_answer *out, uint8_
     int32_t prompt[N_PROMPT];
     struct kn_request *r = NULL;
     kn_bed_prompt(prompt, N_PROMPT, 11);
-    struct kn_request_opts ro = {.size = sizeof ro, .tokens = prompt, .n_tokens = N_PROMPT, .max_tokens = N_NEW, .ignore_stop = true, .no_fetch = publish, .no_publish = !publish};
+    struct kn_request_opts ro = {.size = sizeof ro, .tokens = prompt, .n_tokens = N_PROMPT, .max_tokens = N_NEW, .ignore_stop = true, .want_logits = true, .no_fetch = publish,
+                                 .no_publish = !publish};
     assert_int_equal(kn_request_submit(&r, e, &ro, NULL), KN_OK);
     kn_bed_run(e, &r, out, 1, kn_tiny_n_vocab());
     assert_int_equal(kn_request_kv_digest(r, N_PROMPT - 4, digest), KN_OK);
@@ -177,8 +178,11 @@ static void fetched_is_what_was_published(void **state)
         assert_memory_equal(rans.tokens, hevc.tokens, sizeof *rans.tokens * N_NEW);
         assert_true(n < before);
         before = n;
-        if (i == 0)
-            assert_memory_equal(rans.tokens, computed.tokens, sizeof *rans.tokens * N_NEW);
+        for (uint32_t k = 0; i == 0 && k < N_NEW; k++) /* fine steps move logits a little: only a near tie may fall the other way */
+            if (rans.tokens[k] != computed.tokens[k]) {
+                assert_true(computed.gaps[k] < 0.05f);
+                break;
+            }
     }
 }
 
