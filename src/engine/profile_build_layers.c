@@ -20,7 +20,7 @@
 #include "base/status.h"
 #include "engine/profile_build_state.h"
 
-#define N_TEXTS 4u
+#define N_TEXTS 3u
 #define PREFIX 256u
 #define SCORED 64u
 #define NOISE 0.1f        /* of the scaled row's rms: as a step of 0.35 */

@@ -15,8 +15,8 @@
 #include "engine/profile_build_state.h"
 
 #define POWER_TOKENS 256u
-#define HISTOGRAM_TOKENS 512u
-#define SYMBOL_TOKENS 512u
+#define HISTOGRAM_TOKENS 384u
+#define SYMBOL_TOKENS 384u
 
 enum kn_status kni_build_prefill(struct kni_build *b, const struct kni_build_text *text, uint32_t n)
 {
