@@ -202,6 +202,11 @@ void kn_app_progress_clear(struct kn_app_progress *progress)
     }
 }
 
+void kn_app_on_progress(void *user, const char *phase, double done)
+{
+    kn_app_progress_show(user, phase, (uint64_t)(done * 100), 100, "%");
+}
+
 /* ---- files and the environment */
 
 char *kn_app_read_file(const char *path, size_t *n_bytes, const char **why)
@@ -253,6 +258,27 @@ done:
     if (file && !from_stdin)
         fclose(file);
     return result;
+}
+
+int32_t *kn_app_read_tokens(const char *command, const struct kn_model *model, const char *path, size_t *n)
+{
+    const char *why = NULL;
+    size_t n_bytes = 0;
+    char *text = kn_app_read_file(path, &n_bytes, &why);
+    if (!text) {
+        kn_app_fail(command, "%s: %s", path, why);
+        return NULL;
+    }
+    *n = 3 * n_bytes + 2;
+    int32_t *tokens = malloc(*n * sizeof *tokens);
+    enum kn_status status = tokens ? kn_model_tokenize(model, text, n_bytes, KN_TOKENIZE_BOS, tokens, n) : KN_E_NOMEM;
+    free(text);
+    if (status) {
+        kn_app_fail(command, "%s: %s", path, kn_status_message(status));
+        free(tokens);
+        return NULL;
+    }
+    return tokens;
 }
 
 bool kn_app_cache_path(const char *file, char *out, size_t out_bytes)
@@ -387,6 +413,12 @@ bool kn_app_json_print(const json_t *object, FILE *out)
 {
     bool bad = json_dumpf(object, out, JSON_REAL_PRECISION(9)) != 0;
     return fputc('\n', out) != EOF && !fflush(out) && !bad;
+}
+
+void kn_app_hex(const uint8_t bytes[16], char out[33])
+{
+    for (unsigned i = 0; i < 16; i++)
+        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
 }
 
 const char *kn_app_bytes_text(double bytes)

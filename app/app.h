@@ -58,10 +58,14 @@ struct kn_app_progress {
 void kn_app_progress_init(struct kn_app_progress *progress, bool wanted);
 void kn_app_progress_show(struct kn_app_progress *progress, const char *what, uint64_t done, uint64_t all, const char *unit);
 void kn_app_progress_clear(struct kn_app_progress *progress);
+/* The library's kn_progress_fn. user begins with a struct kn_app_progress. */
+void kn_app_on_progress(void *user, const char *phase, double done);
 
 /* ---- files and the environment */
 /* Whole file, or stdin for "-", with a NUL after it; release with free(). NULL: *why says what failed (static or errno text). */
 char *kn_app_read_file(const char *path, size_t *n_bytes, const char **why);
+/* Tokens of a text file, BOS in front if the model wants one; release with free(). NULL after a message on stderr. */
+int32_t *kn_app_read_tokens(const char *command, const struct kn_model *model, const char *path, size_t *n);
 /* Folder for the model and the benchmark's peers: $KINEMA_CACHE, $XDG_CACHE_HOME/kinema or ~/.cache/kinema. false: no home. */
 bool kn_app_cache_path(const char *file, char *out, size_t out_bytes);
 /* -m's default: $KINEMA_MODEL or the cached demo model; false and a message on stderr when there is neither. */
@@ -91,6 +95,12 @@ json_t *kn_app_json_text(const char *text, size_t n_bytes);
 json_t *kn_app_json_machine(void);
 /* Prints an object on one line, keys in the order of insertion. false when the file cannot be written. */
 bool kn_app_json_print(const json_t *object, FILE *out);
+/* 32 lower-case digits and NUL: a fingerprint, an id, a digest. */
+void kn_app_hex(const uint8_t bytes[16], char out[33]);
+static inline const char *kn_app_kv_type_name(enum kn_kv_type type)
+{
+    return type == KN_KV_TYPE_BF16 ? "bf16" : "f16";
+}
 /* "1.2 MB" with decimal units, into a static ring of buffers: good for one printf. */
 const char *kn_app_bytes_text(double bytes);
 

@@ -24,11 +24,9 @@ bool kn_app_default_profile(const struct kn_model *model, char *out, size_t out_
         int n = snprintf(out, out_bytes, "%s", named);
         return n > 0 && (size_t)n < out_bytes;
     }
-    char file[64] = "profiles/";
-    const uint8_t *id = kn_model_info(model)->fingerprint;
-    for (unsigned i = 0; i < 16; i++)
-        snprintf(file + 9 + 2 * i, sizeof file - 9 - 2 * i, "%02x", id[i]);
-    memcpy(file + 41, ".knp", 5);
+    char file[64], hex[33];
+    kn_app_hex(kn_model_info(model)->fingerprint, hex);
+    snprintf(file, sizeof file, "profiles/%s.knp", hex);
     return kn_app_cache_path(file, out, out_bytes) && !access(out, R_OK);
 }
 

@@ -47,39 +47,6 @@ static const char help_text[] =
     "      --json           one JSON object a line\n"
     "  -h, --help           this text\n";
 
-/* ---- progress */
-
-struct watch { struct kn_app_progress progress; const char *text; };
-
-static void show_progress(void *user, const char *phase, double done)
-{
-    struct watch *w = user;
-    kn_app_progress_show(&w->progress, phase, (uint64_t)(done * 100), 100, "%");
-}
-
-/* ---- texts */
-
-static int32_t *read_tokens(const struct kn_model *model, const char *path, size_t *n)
-{
-    const char *why = NULL;
-    size_t n_bytes = 0;
-    char *text = kn_app_read_file(path, &n_bytes, &why);
-    if (!text) {
-        kn_app_fail("codec", "%s: %s", path, why);
-        return NULL;
-    }
-    *n = 3 * n_bytes + 2;
-    int32_t *tokens = malloc(*n * sizeof *tokens);
-    enum kn_status status = tokens ? kn_model_tokenize(model, text, n_bytes, KN_TOKENIZE_BOS, tokens, n) : KN_E_NOMEM;
-    free(text);
-    if (status) {
-        kn_app_fail("codec", "%s: %s", path, kn_status_message(status));
-        free(tokens);
-        tokens = NULL;
-    }
-    return tokens;
-}
-
 static int fail(enum kn_status status, const struct kn_err *err)
 {
     return kn_app_fail("codec", "%s", err->text[0] ? err->text : kn_status_message(status));
@@ -93,11 +60,11 @@ static int calibrate(struct kn_model *model, const struct args *a, struct kn_eva
     int32_t *texts[MAX_TEXTS] = {0};
     size_t n_tokens[MAX_TEXTS] = {0};
     struct kn_err err = {0};
-    struct watch watch = {0};
+    struct kn_app_progress progress = {0};
     int exit_status = KN_APP_EXIT_OK;
     *out = NULL;
     for (uint32_t i = 0; i < a->n_calibration && exit_status == KN_APP_EXIT_OK; i++)
-        if (!(texts[i] = read_tokens(model, a->calibration[i], &n_tokens[i])))
+        if (!(texts[i] = kn_app_read_tokens("codec", model, a->calibration[i], &n_tokens[i])))
             exit_status = KN_APP_EXIT_FAILED;
     if (a->n_calibration && exit_status == KN_APP_EXIT_OK) {
         struct kn_eval_calibration_opts co = {.size = sizeof co,
@@ -106,12 +73,12 @@ static int calibrate(struct kn_model *model, const struct args *a, struct kn_eva
                                               .n_texts = a->n_calibration,
                                               .kv_type = a->kv_type,
                                               .n_threads = a->n_threads,
-                                              .progress = show_progress,
-                                              .user = &watch,
+                                              .progress = kn_app_on_progress,
+                                              .user = &progress,
                                               .ablation = a->ablation};
-        kn_app_progress_init(&watch.progress, true);
+        kn_app_progress_init(&progress, true);
         enum kn_status status = kn_eval_calibration_open(out, model, &co, &err);
-        kn_app_progress_clear(&watch.progress);
+        kn_app_progress_clear(&progress);
         exit_status = status ? fail(status, &err) : KN_APP_EXIT_OK;
     }
     for (uint32_t i = 0; i < MAX_TEXTS; i++)
@@ -121,12 +88,7 @@ static int calibrate(struct kn_model *model, const struct args *a, struct kn_eva
 
 /* ---- eval */
 
-struct eval_user { struct watch watch; struct kn_report *report; };
-
-static void on_eval_progress(void *user, const char *phase, double done)
-{
-    show_progress(&((struct eval_user *)user)->watch, phase, done);
-}
+struct eval_user { struct kn_app_progress progress; struct kn_report *report; };
 
 static void on_eval_row(void *user, const struct kn_eval_row *row)
 {
@@ -148,7 +110,7 @@ static int print_report(const struct kn_report *report, const struct kn_report_h
 static int eval_text(struct kn_model *model, const struct args *a, const char *path, struct kn_eval_calibration *calibration, struct kn_report *report)
 {
     size_t n = 0;
-    int32_t *tokens = read_tokens(model, path, &n);
+    int32_t *tokens = kn_app_read_tokens("codec", model, path, &n);
     if (!tokens)
         return KN_APP_EXIT_FAILED;
     struct eval_user user = {.report = report};
@@ -165,12 +127,12 @@ static int eval_text(struct kn_model *model, const struct args *a, const char *p
                               .ablation = a->ablation,
                               .calibration = calibration,
                               .on_row = on_eval_row,
-                              .progress = on_eval_progress,
+                              .progress = kn_app_on_progress,
                               .user = &user};
-    kn_app_progress_init(&user.watch.progress, true);
+    kn_app_progress_init(&user.progress, true);
     fprintf(stderr, "codec: %s\n", path);
     enum kn_status status = kn_codec_eval(model, &eo, &err);
-    kn_app_progress_clear(&user.watch.progress);
+    kn_app_progress_clear(&user.progress);
     free(tokens);
     return status ? fail(status, &err) : KN_APP_EXIT_OK;
 }
@@ -205,17 +167,12 @@ static int eval(struct kn_model *model, const struct args *a, struct kn_eval_cal
 
 /* ---- needle */
 
-struct needle_user { struct watch watch; json_t *rows; bool json; };
-
-static void on_needle_progress(void *user, const char *phase, double done)
-{
-    show_progress(&((struct needle_user *)user)->watch, phase, done);
-}
+struct needle_user { struct kn_app_progress progress; json_t *rows; bool json; };
 
 static void on_needle_row(void *user, const struct kn_needle_row *row)
 {
     struct needle_user *u = user;
-    kn_app_progress_clear(&u->watch.progress);
+    kn_app_progress_clear(&u->progress);
     if (u->json)
         json_array_append_new(u->rows, json_pack("{s:s, s:s, s:I, s:I, s:o}", "method", row->method, "preset", row->preset, "facts", (json_int_t)row->n_facts, "right",
                                                  (json_int_t)row->n_right, "mean_logprob", isfinite(row->mean_logprob) ? json_real(row->mean_logprob) : json_null()));
@@ -243,17 +200,17 @@ static int needle(struct kn_model *model, const struct args *a, struct kn_eval_c
                                 .only = a->only,
                                 .calibration = calibration,
                                 .on_row = on_needle_row,
-                                .progress = on_needle_progress,
+                                .progress = kn_app_on_progress,
                                 .user = &user};
-    kn_app_progress_init(&user.watch.progress, true);
+    kn_app_progress_init(&user.progress, true);
     if (!a->json)
         printf("%s: %s\n\n%-15s %-12s %16s %12s\n", a->texts[0], kn_model_info(model)->path, "method", "preset", "right", "mean log p");
     enum kn_status status = kn_codec_needle(model, &no, &err);
-    kn_app_progress_clear(&user.watch.progress);
+    kn_app_progress_clear(&user.progress);
     free(text);
     if (a->json && status == KN_OK) {
         json_t *all = json_pack("{s:o, s:o, s:s, s:o, s:o, s:s}", "text", kn_app_json_text(a->texts[0], strlen(a->texts[0])), "needle", json_incref(user.rows), "kv_type",
-                                a->kv_type == KN_KV_TYPE_BF16 ? "bf16" : "f16", "model", kn_app_json_text(kn_model_info(model)->path, strlen(kn_model_info(model)->path)),
+                                kn_app_kv_type_name(a->kv_type), "model", kn_app_json_text(kn_model_info(model)->path, strlen(kn_model_info(model)->path)),
                                 "machine", kn_app_json_machine(), "commit", kn_app_commit);
         kn_app_json_print(all, stdout);
         json_decref(all);
@@ -264,17 +221,12 @@ static int needle(struct kn_model *model, const struct args *a, struct kn_eval_c
 
 /* ---- search */
 
-struct search_user { struct watch watch; json_t *rows; bool json; struct kn_search_row best; };
-
-static void on_search_progress(void *user, const char *phase, double done)
-{
-    show_progress(&((struct search_user *)user)->watch, phase, done);
-}
+struct search_user { struct kn_app_progress progress; json_t *rows; bool json; struct kn_search_row best; };
 
 static void on_search_row(void *user, const struct kn_search_row *row)
 {
     struct search_user *u = user;
-    kn_app_progress_clear(&u->watch.progress);
+    kn_app_progress_clear(&u->progress);
     if (!u->best.bytes || row->bytes < u->best.bytes)
         u->best = *row;
     if (u->json)
@@ -289,7 +241,7 @@ static void on_search_row(void *user, const struct kn_search_row *row)
 static int search(struct kn_model *model, const struct args *a)
 {
     size_t n = 0;
-    int32_t *tokens = read_tokens(model, a->texts[0], &n);
+    int32_t *tokens = kn_app_read_tokens("codec", model, a->texts[0], &n);
     if (!tokens)
         return KN_APP_EXIT_FAILED;
     struct search_user user = {.rows = json_array(), .json = a->json};
@@ -302,13 +254,13 @@ static int search(struct kn_model *model, const struct args *a)
                                 .kv_type = a->kv_type,
                                 .n_threads = a->n_threads,
                                 .on_row = on_search_row,
-                                .progress = on_search_progress,
+                                .progress = kn_app_on_progress,
                                 .user = &user};
-    kn_app_progress_init(&user.watch.progress, true);
+    kn_app_progress_init(&user.progress, true);
     if (!a->json)
         printf("%11s %10s %15s %13s %13s %7s\n", "tile height", "heads wide", "tokens/picture", "intra bytes", "bytes", "ratio");
     enum kn_status status = kn_codec_search(model, &so, &err);
-    kn_app_progress_clear(&user.watch.progress);
+    kn_app_progress_clear(&user.progress);
     free(tokens);
     if (status == KN_OK && a->json) {
         json_t *all = json_pack("{s:o, s:I, s:I, s:o, s:o, s:s}", "text", kn_app_json_text(a->texts[0], strlen(a->texts[0])), "sample", (json_int_t)a->sample, "levels",

@@ -50,12 +50,6 @@ static void print_safe(const char *s, size_t n)
     }
 }
 
-static void fingerprint_hex(const struct kn_model_info *info, char out[33])
-{
-    for (unsigned i = 0; i < 16; i++)
-        snprintf(out + 2 * i, 3, "%02x", info->fingerprint[i]);
-}
-
 /* "[576, 1536]" */
 static const char *shape_text(const struct kn_tensor_info *t, char out[96])
 {
@@ -84,7 +78,7 @@ static int show_json(const struct kn_model *model, const struct args *args)
 {
     const struct kn_model_info *i = kn_model_info(model);
     char hex[33];
-    fingerprint_hex(i, hex);
+    kn_app_hex(i->fingerprint, hex);
     json_t *j = json_pack("{s:o, s:s, s:o, s:s, s:s, s:o, s:s, s:I, s:I, s:I}", "path", text_json(i->path), "arch", i->arch, "name", text_json(i->name), "quant",
                           i->quant, "chat_template", i->chat_template, "pre_tokenizer", text_json(i->pre_tokenizer), "fingerprint", hex, "file_bytes",
                           (json_int_t)i->file_bytes, "n_params", (json_int_t)i->n_params, "kv_bytes_per_token", (json_int_t)i->kv_bytes_per_token);
@@ -126,7 +120,7 @@ static int show_table(const struct kn_model *model, const struct args *args)
     const struct kn_model_info *i = kn_model_info(model);
     char hex[33], shape[96];
     struct kn_tensor_info t;
-    fingerprint_hex(i, hex);
+    kn_app_hex(i->fingerprint, hex);
     printf("%-14s ", "name");
     print_safe(i->name, strlen(i->name));
     printf("\n%-14s ", "file");

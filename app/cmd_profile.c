@@ -37,12 +37,6 @@ static const char help_text[] =
 
 static const char *const preset_names[] = {"fine", "medium", "small"};
 
-static void hex(const uint8_t bytes[16], char out[33])
-{
-    for (unsigned i = 0; i < 16; i++)
-        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
-}
-
 /* Rounded for people: 0.0125 rather than 0.012500000186264515. */
 static json_t *real(float x)
 {
@@ -54,8 +48,8 @@ static json_t *real(float x)
 static int show_json(const char *path, const struct kn_profile_info *info)
 {
     char id[33], fingerprint[33];
-    hex(info->id, id);
-    hex(info->fingerprint, fingerprint);
+    kn_app_hex(info->id, id);
+    kn_app_hex(info->fingerprint, fingerprint);
     json_t *presets = json_array();
     for (unsigned i = 0; i < 3; i++)
         json_array_append_new(presets, json_pack("{s:s, s:o, s:o, s:I, s:I, s:I, s:o, s:o, s:o}", "preset", preset_names[i], "step_k", real(info->presets[i].step_k), "step_v",
@@ -75,8 +69,8 @@ static int show_json(const char *path, const struct kn_profile_info *info)
 static int show_table(const char *path, const struct kn_profile_info *info)
 {
     char id[33], fingerprint[33];
-    hex(info->id, id);
-    hex(info->fingerprint, fingerprint);
+    kn_app_hex(info->id, id);
+    kn_app_hex(info->fingerprint, fingerprint);
     printf("%-14s %s, %s\n", "file", path, kn_app_bytes_text((double)info->n_bytes));
     printf("%-14s %s\n", "profile", id);
     printf("%-14s %s, %u layers of %u KV heads of %u\n", "model", fingerprint, info->n_layer, info->n_kv_head, info->d_head);
@@ -102,11 +96,6 @@ static int show(const char *path, const struct args *args)
     if (kn_profile_read_info(path, &info, &err))
         return kn_app_fail("profile", "%s", err.text);
     return args->json ? show_json(path, &info) : show_table(path, &info);
-}
-
-static void progress(void *user, const char *phase, double done)
-{
-    kn_app_progress_show(user, phase, (uint64_t)(done * 100), 100, "%");
 }
 
 /* Reads all texts; false after a message. */
@@ -144,7 +133,7 @@ static int build(const struct args *args)
     struct kn_app_progress bar;
     kn_app_progress_init(&bar, !args->quiet);
     struct kn_profile_opts o = {.size = sizeof o, .texts = (const char *const *)texts, .text_bytes = n_bytes, .n_texts = args->n_files, .n_threads = args->n_threads,
-                                .max_tokens = args->max_tokens, .n_group = args->n_group, .progress = progress, .user = &bar};
+                                .max_tokens = args->max_tokens, .n_group = args->n_group, .progress = kn_app_on_progress, .user = &bar};
     enum kn_status status = kn_profile_build(model, args->out, &o, &err);
     kn_app_progress_clear(&bar);
     rc = status ? kn_app_fail("profile", "%s", err.text) : show(args->out, args);

@@ -279,9 +279,8 @@ static void add_results(struct run *r, json_t *o)
     json_object_set_new(o, "threads", integer(e->n_threads));
     json_object_set_new(o, "cpu", json_string(cpu_name(e->cpu_level)));
     json_object_set_new(o, "warnings", integer(kn_app_log_count()));
-    char hex[33] = "";
-    for (unsigned i = 0; i < 16 && r->has_digest; i++)
-        snprintf(hex + 2 * i, 3, "%02x", r->digest[i]);
+    char hex[33];
+    kn_app_hex(r->digest, hex);
     json_object_set_new(o, "kv_digest", r->has_digest ? json_string(hex) : json_null());
 }
 

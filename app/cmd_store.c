@@ -57,8 +57,7 @@ struct printing {
 static json_t *item_json(const struct kn_store_item *item)
 {
     char hex[33];
-    for (int i = 0; i < 16; i++)
-        snprintf(hex + 2 * i, 3, "%02x", item->fingerprint[i]);
+    kn_app_hex(item->fingerprint, hex);
     return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "key", item->key, "model", hex, "preset", item->preset, "first_token", (json_int_t)item->first_token,
                      "tokens", (json_int_t)item->n_tokens, "bytes", (json_int_t)item->n_bytes, "created", (json_int_t)item->created_s, "last_used",
                      (json_int_t)item->last_used_s);

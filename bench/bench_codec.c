@@ -45,11 +45,6 @@ static const char help_text[] =
 
 /* ---- rows */
 
-static void on_progress(void *user, const char *phase, double done)
-{
-    kn_app_progress_show(&((struct report *)user)->progress, phase, (uint64_t)(done * 100), 100, "%");
-}
-
 /* New object for one direction. */
 static json_t *direction(const struct report *r, const struct kn_codec_bench_row *row, double tok_s, double wall_tok_s)
 {
@@ -158,27 +153,6 @@ static int parse(struct args *a, int argc, char **argv)
 
 /* ---- the whole */
 
-static int32_t *read_tokens(const struct kn_model *model, const char *path, size_t *n)
-{
-    const char *why = NULL;
-    size_t n_bytes = 0;
-    char *text = kn_app_read_file(path, &n_bytes, &why);
-    if (!text) {
-        kn_app_fail("bench", "%s: %s", path, why);
-        return NULL;
-    }
-    *n = 3 * n_bytes + 2;
-    int32_t *tokens = malloc(*n * sizeof *tokens);
-    enum kn_status status = tokens ? kn_model_tokenize(model, text, n_bytes, KN_TOKENIZE_BOS, tokens, n) : KN_E_NOMEM;
-    free(text);
-    if (status) {
-        kn_app_fail("bench", "%s: %s", path, kn_status_message(status));
-        free(tokens);
-        return NULL;
-    }
-    return tokens;
-}
-
 static int print_json(const struct report *r, const struct args *a, const struct kn_model *model)
 {
     json_t *all = json_object(), *machine = kn_app_json_machine();
@@ -189,7 +163,7 @@ static int print_json(const struct report *r, const struct args *a, const struct
     json_object_set_new(all, "model", kn_app_json_text(path, strlen(path)));
     json_object_set_new(all, "text", kn_app_json_text(a->text, strlen(a->text)));
     json_object_set_new(all, "profile", a->profile ? kn_app_json_text(a->profile, strlen(a->profile)) : json_null());
-    json_object_set_new(all, "kv_type", json_string(a->kv_type == KN_KV_TYPE_BF16 ? "bf16" : "f16"));
+    json_object_set_new(all, "kv_type", json_string(kn_app_kv_type_name(a->kv_type)));
     json_object_set_new(all, "prefix", json_integer(a->prefix));
     json_object_set(all, "rows", r->rows);
     bool ok = kn_app_json_print(all, stdout);
@@ -203,7 +177,7 @@ static int measure(struct args *a, struct kn_model *model)
     struct kn_err err = {0};
     struct report r = {.rows = json_array(), .json = a->json};
     size_t n = 0;
-    int32_t *tokens = read_tokens(model, a->text, &n);
+    int32_t *tokens = kn_app_read_tokens("bench", model, a->text, &n);
     if (tokens && !a->profile && kn_app_default_profile(model, found, sizeof found))
         a->profile = found;
     enum kn_status status = tokens ? KN_OK : KN_E_IO;
@@ -214,7 +188,7 @@ static int measure(struct args *a, struct kn_model *model)
             printf("machine  %s, %" JSON_INTEGER_FORMAT " cores; fp32 peak of one %.0f GFLOP/s\ncommit   %s\nmodel    %s\ntext     %s, %" PRIu32 " tokens, %s\n"
                    "profile  %s\n\n%-10s %-17s %7s %18s %18s %21s\n%-10s %-17s %7s %9s %8s %9s %8s %10s %10s\n",
                    json_string_value(json_object_get(machine, "cpu")), json_integer_value(json_object_get(machine, "cores")), r.peak / 1e9, kn_app_commit,
-                   kn_model_info(model)->path, a->text, a->prefix, a->kv_type == KN_KV_TYPE_BF16 ? "bf16" : "f16",
+                   kn_model_info(model)->path, a->text, a->prefix, kn_app_kv_type_name(a->kv_type),
                    a->profile ? a->profile : "none: fine, medium, small and their stages are left out", "", "", "", "encode, 1 thread", "decode, 1 thread",
                    "all threads, tokens/s", "what", "how", "ratio", "tokens/s", "MB/s", "tokens/s", "MB/s", "encode", "decode");
             json_decref(machine);
@@ -229,7 +203,7 @@ static int measure(struct args *a, struct kn_model *model)
                                         .seconds = (double)a->seconds,
                                         .only = a->only,
                                         .on_row = on_row,
-                                        .progress = on_progress,
+                                        .progress = kn_app_on_progress,
                                         .user = &r};
         kn_app_progress_init(&r.progress, true);
         status = kn_codec_bench(model, &o, &err);
