@@ -7,5 +7,7 @@
 
 uint64_t kni_now_ns(void);
 uint64_t kni_wall_s(void);
+/* Processor time of all threads of the process. */
+uint64_t kni_processor_ns(void);
 
 #endif

@@ -10,7 +10,6 @@
  * coded copy, chunks apart, so workers never meet. Owner thread: the caller's.
  */
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -80,14 +79,6 @@ struct bench {
     bool decode;                /* of the running round */
     uint32_t n_workers, n_used; /* of it: workers, chunks */
 };
-
-/* Of the process: nothing else of it runs meanwhile but what an HEVC encoder starts on its own. */
-static uint64_t processor_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static uint32_t rows_of(const struct bench *b, uint32_t part)
 {
@@ -192,12 +183,12 @@ static enum kn_status measure(struct bench *b, bool decode, bool wall, double *t
     b->n_workers = wall ? b->n_wall : 1;
     b->n_used = b->n_chunks / b->n_workers * b->n_workers;
     do {
-        uint64_t t = wall ? kni_now_ns() : processor_ns();
+        uint64_t t = wall ? kni_now_ns() : kni_processor_ns();
         if (wall)
             kni_threads_run(b->bed.threads, pass, b);
         else
             pass(b, 0, 1);
-        t = (wall ? kni_now_ns() : processor_ns()) - t;
+        t = (wall ? kni_now_ns() : kni_processor_ns()) - t;
         best = t < best ? t : best;
         for (uint32_t i = 0; i < b->n_workers; i++)
             if (b->stations[i].status)

@@ -3,9 +3,9 @@
 #include "engine/eval_method.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "codec/baseline/cachegen.h"
 #include "codec/container.h"
@@ -106,14 +106,6 @@ enum kn_status kni_eval_check_list(const char *list, bool may_be_untouched, stru
 
 /* ---- coding */
 
-/* Of all threads: an encoder may have its own. Workers of the run sleep meanwhile. */
-static uint64_t processor_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Adds n bytes of a section that K and V share half and half, which is how many values each has. */
 static void book_half(struct kni_account *account, size_t n)
 {
@@ -178,12 +170,12 @@ static enum kn_status code_own(const struct kni_eval_method *m, struct kni_eval_
     for (; status == KN_OK && meta.first_token < bed->n_prefix; meta.first_token += KNI_EVAL_CHUNK) {
         void *data = NULL;
         size_t n_bytes = 0;
-        uint64_t t0 = processor_ns();
+        uint64_t t0 = kni_processor_ns();
         status = kni_chunk_encode(encoder, &meta, &clean, &data, &n_bytes, err);
-        uint64_t t1 = processor_ns();
+        uint64_t t1 = kni_processor_ns();
         if (status == KN_OK)
             status = kni_chunk_restore(decoder, data, n_bytes, &meta, &coded, err);
-        uint64_t t2 = processor_ns();
+        uint64_t t2 = kni_processor_ns();
         if (status == KN_OK)
             status = book(data, n_bytes, profile, &out->account, err);
         kni_free(data);
@@ -212,18 +204,18 @@ static enum kn_status code_baseline(const struct kni_eval_method *m, struct kni_
     } else {
         struct kni_span span = {.n_tokens = KNI_EVAL_CHUNK};
         for (; status == KN_OK && span.first_token < bed->n_prefix; span.first_token += KNI_EVAL_CHUNK) {
-            uint64_t t0 = processor_ns();
+            uint64_t t0 = kni_processor_ns();
             status = m->kind == KNI_EVAL_KIND_RAW    ? kni_raw_encode(&clean, span, &buffer, &out->account)
                      : m->kind == KNI_EVAL_KIND_ZSTD ? kni_raw_zstd_encode(&clean, span, &buffer, &out->account)
                                                      : kni_cachegen_encode(cachegen, &clean, span, &buffer, &out->account);
-            uint64_t t1 = processor_ns();
+            uint64_t t1 = kni_processor_ns();
             if (status)
                 break;
             status = m->kind == KNI_EVAL_KIND_RAW    ? kni_raw_decode(&coded, span, buffer.data, buffer.used)
                      : m->kind == KNI_EVAL_KIND_ZSTD ? kni_raw_zstd_decode(&coded, span, buffer.data, buffer.used)
                                                      : kni_cachegen_decode(cachegen, &coded, span, buffer.data, buffer.used);
             out->encode_ns += t1 - t0;
-            out->decode_ns += processor_ns() - t1;
+            out->decode_ns += kni_processor_ns() - t1;
         }
         out->working_bytes = cachegen ? kni_cachegen_bytes(cachegen) : 0;
     }
@@ -237,14 +229,14 @@ static enum kn_status code_kvtc(const struct kni_eval_method *m, struct kni_eval
     struct kni_kv_view clean = kni_eval_bed_clean(bed), coded = kni_eval_bed_coded(bed);
     struct kni_buffer buffer = {0};
     enum kn_status status = kni_kvtc_allocate(kvtc, m->bits);
-    uint64_t t0 = processor_ns();
+    uint64_t t0 = kni_processor_ns();
     if (status == KN_OK)
         status = kni_kvtc_encode(kvtc, &clean, bed->n_prefix, &buffer, &out->account);
-    uint64_t t1 = processor_ns();
+    uint64_t t1 = kni_processor_ns();
     if (status == KN_OK)
         status = kni_kvtc_decode(kvtc, &coded, bed->n_prefix, buffer.data, buffer.used);
     out->encode_ns = t1 - t0;
-    out->decode_ns = processor_ns() - t1;
+    out->decode_ns = kni_processor_ns() - t1;
     out->working_bytes = kni_kvtc_bytes(kvtc);
     kni_free(buffer.data);
     return status ? kni_err_set(err, status, "%s %s: %s", m->method, m->preset, kn_status_message(status)) : KN_OK;

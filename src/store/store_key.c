@@ -17,64 +17,43 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/le.h"
 #include "codec/container.h"
 
 #define ENTRY_VERSION 1u
 #define CONTAINER_VERSION KNI_CONTAINER_VERSION /* a new container version gets new keys, so that versions never fight */
 
-static void put32(uint8_t *p, uint32_t v)
-{
-    for (int i = 0; i < 4; i++)
-        p[i] = (uint8_t)(v >> 8 * i);
-}
-
-static void put64(uint8_t *p, uint64_t v)
-{
-    for (int i = 0; i < 8; i++)
-        p[i] = (uint8_t)(v >> 8 * i);
-}
-
-static uint32_t get32(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-static uint64_t get64(const uint8_t *p)
-{
-    return get32(p) | (uint64_t)get32(p + 4) << 32;
-}
-
 void kni_store_entry_encode(const struct kni_store_entry *e, uint8_t out[KNI_STORE_ENTRY_BYTES])
 {
     memset(out, 0, KNI_STORE_ENTRY_BYTES);
-    put32(out, ENTRY_VERSION);
-    put32(out + 4, e->n_tokens);
-    put64(out + 8, e->n_bytes);
-    put64(out + 16, e->xxh3);
-    put64(out + 24, e->created_s);
-    put64(out + 32, e->last_used_s);
-    put64(out + 40, e->ttl_s);
-    put32(out + 48, e->first_token);
+    kni_le32_put(out, ENTRY_VERSION);
+    kni_le32_put(out + 4, e->n_tokens);
+    kni_le64_put(out + 8, e->n_bytes);
+    kni_le64_put(out + 16, e->xxh3);
+    kni_le64_put(out + 24, e->created_s);
+    kni_le64_put(out + 32, e->last_used_s);
+    kni_le64_put(out + 40, e->ttl_s);
+    kni_le32_put(out + 48, e->first_token);
     memcpy(out + 56, e->fingerprint, 16);
     memcpy(out + 72, e->preset, strnlen(e->preset, sizeof e->preset - 1));
-    put64(out + 88, kni_xxh3(out, 88));
+    kni_le64_put(out + 88, kni_xxh3(out, 88));
 }
 
 enum kn_status kni_store_entry_decode(struct kni_store_entry *e, const void *data, size_t n_bytes)
 {
     const uint8_t *p = data;
     memset(e, 0, sizeof *e);
-    if (n_bytes >= 4 && get32(p) != ENTRY_VERSION && get32(p) < 256)
+    if (n_bytes >= 4 && kni_le32_get(p) != ENTRY_VERSION && kni_le32_get(p) < 256)
         return KN_E_MISMATCH;
-    if (n_bytes != KNI_STORE_ENTRY_BYTES || get32(p) != ENTRY_VERSION || get64(p + 88) != kni_xxh3(p, 88))
+    if (n_bytes != KNI_STORE_ENTRY_BYTES || kni_le32_get(p) != ENTRY_VERSION || kni_le64_get(p + 88) != kni_xxh3(p, 88))
         return KN_E_FORMAT;
-    e->n_tokens = get32(p + 4);
-    e->n_bytes = get64(p + 8);
-    e->xxh3 = get64(p + 16);
-    e->created_s = get64(p + 24);
-    e->last_used_s = get64(p + 32);
-    e->ttl_s = get64(p + 40);
-    e->first_token = get32(p + 48);
+    e->n_tokens = kni_le32_get(p + 4);
+    e->n_bytes = kni_le64_get(p + 8);
+    e->xxh3 = kni_le64_get(p + 16);
+    e->created_s = kni_le64_get(p + 24);
+    e->last_used_s = kni_le64_get(p + 32);
+    e->ttl_s = kni_le64_get(p + 40);
+    e->first_token = kni_le32_get(p + 48);
     memcpy(e->fingerprint, p + 56, 16);
     memcpy(e->preset, p + 72, 15);
     return KN_OK;
