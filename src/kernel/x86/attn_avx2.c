@@ -10,20 +10,9 @@
 #include "kernel/attn.h"
 
 #if defined(__x86_64__)
-#include "kernel/x86/vec_avx2.h"
+#include "kernel/x86/attn_body.inc"
 
-#define INLINE static inline __attribute__((always_inline))
-
-/* Accumulators are named variables: as arrays they end up on the stack. */
-#define HEADS_1(X) X(0)
-#define HEADS_2(X) HEADS_1(X) X(1)
-#define HEADS_3(X) HEADS_2(X) X(2)
-
-INLINE void prefetch(const void *p, size_t bytes)
-{
-    _mm_prefetch((const char *)p + bytes, _MM_HINT_T0);
-}
-
+#define SCORE_VECTORS __m256 lo, hi, x
 #define SCORE_DECLARE(g) __m256 lo##g = _mm256_setzero_ps(), hi##g = lo##g;
 #define SCORE_STEP(g) x = _mm256_broadcast_ss(qi + (g) * (size_t)d), lo##g = _mm256_fmadd_ps(x, lo, lo##g), hi##g = _mm256_fmadd_ps(x, hi, hi##g);
 #define SCORE_STORE(g) _mm256_storeu_ps(s + (g) * lds, lo##g), _mm256_storeu_ps(s + (g) * lds + 8, hi##g);
@@ -32,25 +21,6 @@ INLINE void prefetch(const void *p, size_t bytes)
     lo = vec_from_##type(_mm256_castsi256_si128(c[j]));       \
     hi = vec_from_##type(_mm256_extracti128_si256(c[j], 1));  \
     HEADS_##n_g(SCORE_STEP)
-#define SCORE(n_g, type)                                                                                                          \
-    static void score_##n_g##_##type(float *s, size_t lds, const float *q, const uint16_t *k, uint32_t d, const void *ahead)      \
-    {                                                                                                                             \
-        HEADS_##n_g(SCORE_DECLARE)                                                                                                \
-        for (uint32_t i = 0; i < d; i += 8) {                                                                                     \
-            __m256i c[8];                                                                                                         \
-            __m256 lo, hi, x;                                                                                                     \
-            const float *qi;                                                                                                      \
-            for (uint32_t line = 0; line < 4; line++)                                                                             \
-                prefetch(ahead, (size_t)i * 32 + line * 64);                                                                      \
-            vec_transpose16(k + i, d, c);                                                                                         \
-            SCORE_COMPONENT(0, n_g, type) SCORE_COMPONENT(1, n_g, type)                                                           \
-            SCORE_COMPONENT(2, n_g, type) SCORE_COMPONENT(3, n_g, type)                                                           \
-            SCORE_COMPONENT(4, n_g, type) SCORE_COMPONENT(5, n_g, type)                                                           \
-            SCORE_COMPONENT(6, n_g, type) SCORE_COMPONENT(7, n_g, type)                                                           \
-        }                                                                                                                         \
-        HEADS_##n_g(SCORE_STORE)                                                                                                  \
-        (void)lds;                                                                                                                \
-    }
 
 /* Four vectors of 8 components, and one. */
 #define MIX_LOAD4(g)                                                                                              \

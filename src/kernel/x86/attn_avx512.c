@@ -6,19 +6,9 @@
 #include "kernel/attn.h"
 
 #if defined(__x86_64__)
-#include "kernel/x86/vec_avx2.h"
+#include "kernel/x86/attn_body.inc"
 
-#define INLINE static inline __attribute__((always_inline))
-
-#define HEADS_1(X) X(0)
-#define HEADS_2(X) HEADS_1(X) X(1)
-#define HEADS_3(X) HEADS_2(X) X(2)
-#define HEADS_4(X) HEADS_3(X) X(3)
-
-INLINE void prefetch(const void *p, size_t bytes)
-{
-    _mm_prefetch((const char *)p + bytes, _MM_HINT_T0);
-}
+#define SCORE_VECTORS __m512 x
 
 /* 16 values of 16 bits as floats. */
 INLINE __m512 wide_from_f16(__m256i v)
@@ -38,25 +28,6 @@ INLINE __m512 wide_from_bf16(__m256i v)
     qi = q + i + (j);                 \
     x = wide_from_##type(c[j]);       \
     HEADS_##n_g(SCORE_STEP)
-#define SCORE(n_g, type)                                                                                                          \
-    static void score_##n_g##_##type(float *s, size_t lds, const float *q, const uint16_t *k, uint32_t d, const void *ahead)      \
-    {                                                                                                                             \
-        HEADS_##n_g(SCORE_DECLARE)                                                                                                \
-        for (uint32_t i = 0; i < d; i += 8) {                                                                                     \
-            __m256i c[8];                                                                                                         \
-            __m512 x;                                                                                                             \
-            const float *qi;                                                                                                      \
-            for (uint32_t line = 0; line < 4; line++)                                                                             \
-                prefetch(ahead, (size_t)i * 32 + line * 64);                                                                      \
-            vec_transpose16(k + i, d, c);                                                                                         \
-            SCORE_COMPONENT(0, n_g, type) SCORE_COMPONENT(1, n_g, type)                                                           \
-            SCORE_COMPONENT(2, n_g, type) SCORE_COMPONENT(3, n_g, type)                                                           \
-            SCORE_COMPONENT(4, n_g, type) SCORE_COMPONENT(5, n_g, type)                                                           \
-            SCORE_COMPONENT(6, n_g, type) SCORE_COMPONENT(7, n_g, type)                                                           \
-        }                                                                                                                         \
-        HEADS_##n_g(SCORE_STORE)                                                                                                  \
-        (void)lds;                                                                                                                \
-    }
 
 /* Four vectors of 16 components, and one of 8. */
 #define MIX_LOAD4(g)                                                                                              \
