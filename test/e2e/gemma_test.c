@@ -19,6 +19,7 @@
 #include <jansson.h>
 
 #include "run/run.h"
+#include "support/golden.h"
 
 #define N_CTX 1024u
 #define TIE 0.001
@@ -49,28 +50,10 @@ static int teardown(void **state)
     return 0;
 }
 
-static json_t *load(const char *name)
-{
-    char path[4096];
-    json_error_t e;
-    snprintf(path, sizeof path, "%s/test/e2e/golden/%s", KN_SOURCE_DIR, name);
-    json_t *j = json_load_file(path, JSON_ALLOW_NUL, &e);
-    if (!j)
-        fail_msg("%s:%d: %s", path, e.line, e.text);
-    return j;
-}
-
 static void expect_ids(size_t index, const char *text, size_t n, unsigned flags, const json_t *want)
 {
-    size_t count = 3 * n + 2;
-    int32_t *ids = malloc(count * sizeof *ids);
-    assert_non_null(ids);
-    assert_int_equal(kn_model_tokenize(model, text, n, flags, ids, &count), KN_OK);
-    for (size_t i = 0; i < count && i < json_array_size(want); i++)
-        if (ids[i] != json_integer_value(json_array_get(want, i)))
-            fail_msg("string %zu \"%.60s\": id %zu is %d, want %lld", index, text, i, ids[i], json_integer_value(json_array_get(want, i)));
-    if (count != json_array_size(want))
-        fail_msg("string %zu \"%.60s\": %zu ids, want %zu", index, text, count, json_array_size(want));
+    size_t count;
+    int32_t *ids = kn_golden_ids(model, index, text, n, flags, want, 3 * n + 2, &count);
     /* The tokens' bytes are the text, with blanks for U+2581. */
     char *back = malloc(n + 1);
     size_t at = 0, from = 0;
@@ -97,7 +80,7 @@ static void golden_ids(void **state)
     (void)state;
     if (!model)
         skip();
-    json_t *all = load("gemma_tokens.json"), *e;
+    json_t *all = kn_golden_load("gemma_tokens.json"), *e;
     size_t i, n_plain = 0;
     json_array_foreach(all, i, e) {
         const json_t *text = json_object_get(e, "text"), *ids = json_object_get(e, "ids"), *plain = json_object_get(e, "plain");
@@ -152,7 +135,7 @@ static void golden_logits(void **state)
     (void)state;
     if (!model)
         skip();
-    json_t *root = load("gemma.json"), *kept = json_object_get(root, "kept"), *prompts = json_object_get(root, "prompts"), *p;
+    json_t *root = kn_golden_load("gemma.json"), *kept = json_object_get(root, "kept"), *prompts = json_object_get(root, "prompts"), *p;
     size_t n_kept = json_array_size(kept), n_prompts = json_array_size(prompts), at;
     const struct kni_hparams *hp = &model->hparams;
     struct kni_kv_layout layout = {.n_layer = hp->n_layer, .n_kv_head = hp->n_kv_head, .d_head = hp->d_head, .type = KN_KV_TYPE_F16};

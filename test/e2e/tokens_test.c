@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "kinema/model.h"
 #include "model/tokenizer.h"
+#include "support/golden.h"
 #include "support/real_model.h"
 
 static struct kn_model *model;
@@ -36,35 +37,16 @@ static int teardown(void **state)
     return 0;
 }
 
-static json_t *load(const char *name)
-{
-    char path[4096];
-    json_error_t e;
-    snprintf(path, sizeof path, "%s/test/e2e/golden/%s", KN_SOURCE_DIR, name);
-    json_t *j = json_load_file(path, JSON_ALLOW_NUL, &e);
-    if (!j)
-        fail_msg("%s:%d: %s", path, e.line, e.text);
-    return j;
-}
-
 static void expect_ids(size_t index, const char *text, size_t n, unsigned flags, const json_t *want)
 {
-    size_t count = n + 1;
-    int32_t *ids = malloc(count * sizeof *ids);
-    assert_non_null(ids);
-    assert_int_equal(kn_model_tokenize(model, text, n, flags, ids, &count), KN_OK);
-    for (size_t i = 0; i < count && i < json_array_size(want); i++)
-        if (ids[i] != json_integer_value(json_array_get(want, i)))
-            fail_msg("string %zu \"%.60s\": id %zu is %d, want %lld", index, text, i, ids[i], json_integer_value(json_array_get(want, i)));
-    if (count != json_array_size(want))
-        fail_msg("string %zu \"%.60s\": %zu ids, want %zu", index, text, count, json_array_size(want));
-    free(ids);
+    size_t count;
+    free(kn_golden_ids(model, index, text, n, flags, want, n + 1, &count));
 }
 
 static void golden_ids(void **state)
 {
     (void)state;
-    json_t *all = load("tokens.json"), *e;
+    json_t *all = kn_golden_load("tokens.json"), *e;
     size_t i, n_plain = 0;
     json_array_foreach(all, i, e) {
         const json_t *text = json_object_get(e, "text"), *ids = json_object_get(e, "ids"), *plain = json_object_get(e, "plain");
@@ -83,7 +65,7 @@ static void golden_ids(void **state)
 static void golden_chat(void **state)
 {
     (void)state;
-    json_t *all = load("chat.json"), *e;
+    json_t *all = kn_golden_load("chat.json"), *e;
     size_t i;
     json_array_foreach(all, i, e) {
         const json_t *talk = json_object_get(e, "messages"), *text = json_object_get(e, "text");
@@ -226,7 +208,7 @@ static void long_pieces(void **state)
 static void other_rules(void **state)
 {
     (void)state;
-    json_t *all = load("tokens.json"), *pretok = load("pretok.json"), *strings = json_object_get(pretok, "strings"), *rules = load("rules.json"), *changed, *index;
+    json_t *all = kn_golden_load("tokens.json"), *pretok = kn_golden_load("pretok.json"), *strings = json_object_get(pretok, "strings"), *rules = kn_golden_load("rules.json"), *changed, *index;
     struct kni_file_map file;
     assert_int_equal(kni_file_map_open(&file, getenv("KN_MODEL"), NULL), KN_OK);
     const char *name;
@@ -294,7 +276,7 @@ static void *encode_often(void *arg)
 static void threads(void **state)
 {
     (void)state;
-    json_t *all = load("tokens.json");
+    json_t *all = kn_golden_load("tokens.json");
     pthread_t t[4];
     for (unsigned i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&t[i], NULL, encode_often, all), 0);

@@ -13,17 +13,7 @@
 
 #include "base/alloc.h"
 #include "model/nfc.h"
-
-static json_t *load(const char *name)
-{
-    char path[4096];
-    json_error_t e;
-    snprintf(path, sizeof path, "%s/test/e2e/golden/%s", KN_SOURCE_DIR, name);
-    json_t *j = json_load_file(path, JSON_ALLOW_NUL, &e);
-    if (!j)
-        fail_msg("%s:%d: %s", path, e.line, e.text);
-    return j;
-}
+#include "support/golden.h"
 
 static void expect(const json_t *text, const json_t *want)
 {
@@ -40,7 +30,7 @@ static void expect(const json_t *text, const json_t *want)
 static void golden(void **state)
 {
     (void)state;
-    json_t *texts = load("tokens.json"), *pretok = load("pretok.json"), *nfc = load("nfc.json"), *changed = json_object_get(nfc, "changed"), *more, *index;
+    json_t *texts = kn_golden_load("tokens.json"), *pretok = kn_golden_load("pretok.json"), *nfc = kn_golden_load("nfc.json"), *changed = json_object_get(nfc, "changed"), *more, *index;
     size_t k, next = 0;
     json_array_foreach(json_object_get(pretok, "strings"), k, index) {
         const json_t *text = json_object_get(json_array_get(texts, (size_t)json_integer_value(index)), "text"), *entry = json_array_get(changed, next);

@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "model/pretok.h"
+#include "support/golden.h"
 
 struct cuts { size_t lengths[256], n, bytes; const char *text; };
 
@@ -29,20 +30,10 @@ static enum kn_status note(void *user, const char *piece, size_t n)
     return KN_OK;
 }
 
-static json_t *load(const char *name)
-{
-    char path[4096];
-    json_error_t e;
-    snprintf(path, sizeof path, "%s/test/e2e/golden/%s", KN_SOURCE_DIR, name);
-    json_t *j = json_load_file(path, JSON_ALLOW_NUL, &e);
-    assert_non_null(j);
-    return j;
-}
-
 static void golden(void **state)
 {
     (void)state;
-    json_t *strings = load("tokens.json"), *all = load("pretok.json"), *chosen = json_object_get(all, "strings"), *wanted, *e;
+    json_t *strings = kn_golden_load("tokens.json"), *all = kn_golden_load("pretok.json"), *chosen = json_object_get(all, "strings"), *wanted, *e;
     const char *name;
     unsigned n_names = 0;
     json_object_foreach(all, name, wanted) {
