@@ -53,6 +53,24 @@ enum kn_backend {
     KN_BACKEND_HEVC = 2     /* lossless video, for video decoders */
 };
 
+/* Who codes video (presets tiles, and the spectral ones over KN_BACKEND_HEVC). Decoding is the same for all. */
+enum kn_hevc_encoder {
+    KN_HEVC_ENCODER_DEFAULT = 0, /* kinema */
+    KN_HEVC_ENCODER_KINEMA = 1,  /* our own */
+    KN_HEVC_ENCODER_X265_ULTRAFAST = 2, /* libx265 through the plugin libkinema_x265.so, to compare with */
+    KN_HEVC_ENCODER_X265_MEDIUM = 3
+};
+
+/* Which tools of HEVC's range extensions our encoder may use. Every decoder of 4:4:4 knows basic's; full makes streams
+ * smaller. A chunk's header says what it needs. */
+enum kn_hevc_tools { KN_HEVC_TOOLS_DEFAULT = 0 /* full */, KN_HEVC_TOOLS_FULL = 1, KN_HEVC_TOOLS_BASIC = 2 };
+
+struct kn_hevc_opts {
+    enum kn_hevc_encoder encoder;
+    enum kn_hevc_tools tools;
+    uint32_t n_slices; /* of a picture, each decodable on its own, 1..64; 0: chosen by size */
+};
+
 /* CPU levels that kernels may use: see cpu_level_max_plus_1. */
 enum kn_cpu_level { KN_CPU_LEVEL_REF = 0, KN_CPU_LEVEL_AVX2 = 1, KN_CPU_LEVEL_AVX512 = 2 };
 
@@ -81,6 +99,7 @@ struct kn_engine_opts {
     const char *profile_path; /* of the spectral presets (kinema/profile.h); borrowed for the call; NULL for the others */
     enum kn_backend backend;  /* of the spectral presets */
     uint32_t fetch_deadline_ms; /* a fetch that takes longer is cut: what arrived is used; 0: 30000 */
+    struct kn_hevc_opts hevc; /* of presets and backends that are video */
 };
 
 struct kn_sampler_opts {

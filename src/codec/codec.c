@@ -130,6 +130,7 @@ enum kn_status kni_codec_open(struct kni_codec **out, const struct kni_codec_opt
     codec->encoder = encoder;
     codec->tiles_opts = opts->tiles;
     codec->tokens_per_picture = opts->tokens_per_picture;
+    codec->hevc = opts->hevc;
     codec->profile = opts->profile ? kni_profile_ref(opts->profile) : NULL;
     s = encoder->open_encoder(codec, err);
     if (s != KN_OK)

@@ -5,7 +5,7 @@
  * kni_layout_ops in codec.c's table, its own section kinds in container.h, its scratch as one more pointer below.
  *
  * A layout that codes pictures hands them to hevc_encode.h and gets them from hevc_decode.h: both speak of planes and
- * know nothing of tokens, so that another encoder can take x265's place, and another layout the tiles' place.
+ * know nothing of tokens.
  *
  * Owner: the codec handle, one thread at a time.
  */
@@ -21,6 +21,7 @@ struct kni_spectral_layout; /* layout_spectral.h: transform, symbols, encoders a
 struct kni_codec {
     const struct kni_layout_ops *encoder; /* of opts.preset */
     struct kn_tiles_opts tiles_opts;
+    struct kn_hevc_opts hevc;
     struct kni_profile *profile; /* a reference, or NULL */
     uint32_t tokens_per_picture; /* as asked for */
     struct kni_exact *exact; /* made on first use, as restore reads any layout */

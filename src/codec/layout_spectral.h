@@ -16,8 +16,8 @@
 #ifndef KNI_CODEC_LAYOUT_SPECTRAL_H
 #define KNI_CODEC_LAYOUT_SPECTRAL_H
 
-#include "codec/hevc_decode.h"
-#include "codec/hevc_encode.h"
+#include "codec/hevc/hevc_decode.h"
+#include "codec/hevc/hevc_encode.h"
 #include "codec/layout.h"
 #include "codec/spectral.h"
 

@@ -45,8 +45,8 @@ static struct geometry geometry_of(const struct kni_profile *p, const struct kni
 
 static enum kn_status hevc_open_encoder(struct kni_codec *codec, struct kn_err *err)
 {
-    enum kn_status s = kni_hevc_encoder_open(&codec->spectral->encoders[0], err);
-    return s == KN_OK ? kni_hevc_encoder_open(&codec->spectral->encoders[1], err) : s;
+    enum kn_status s = kni_hevc_encoder_open(&codec->spectral->encoders[0], &codec->hevc, KNI_HEVC_CONTENT_NOISE, err);
+    return s == KN_OK ? kni_hevc_encoder_open(&codec->spectral->encoders[1], &codec->hevc, KNI_HEVC_CONTENT_NOISE, err) : s;
 }
 
 static uint32_t hevc_plan(const struct kni_codec *codec, struct kni_container_header *header, struct kn_err *err)
@@ -105,7 +105,7 @@ static enum kn_status encode_stream(struct kni_spectral_job *job, struct kni_con
     enum kn_status s = kni_spectral_layout_room(job->x, 3 * plane_bytes, 0, err);
     if (s != KN_OK)
         return s;
-    s = kni_hevc_encode_begin(e, g->width, g->height, 2 * g->n_pictures, err);
+    s = kni_hevc_encode_begin(e, g->width, g->height, 2 * g->n_pictures, NULL, err);
     const uint8_t *const planes[3] = {job->x->symbols, job->x->symbols + plane_bytes, job->x->symbols + 2 * plane_bytes};
     const size_t strides[3] = {g->width, g->width, g->width};
     for (uint32_t i = 0; s == KN_OK && i < 2 * g->n_pictures; i++) {

@@ -15,8 +15,8 @@
 
 #include "base/alloc.h"
 #include "base/le.h"
-#include "codec/hevc_decode.h"
-#include "codec/hevc_encode.h"
+#include "codec/hevc/hevc_decode.h"
+#include "codec/hevc/hevc_encode.h"
 #include "codec/layout.h"
 #include "codec/tiles.h"
 
@@ -86,7 +86,7 @@ static enum kn_status tiles_open_encoder(struct kni_codec *codec, struct kn_err 
     if (levels && (levels < 4 || levels > 256))
         return kni_err_set(err, KN_E_ARG, "tiles: %u levels; use 4 to 256", levels);
     enum kn_status s = make_state(codec, err);
-    return s == KN_OK ? kni_hevc_encoder_open(&codec->tiles->encoder, err) : s;
+    return s == KN_OK ? kni_hevc_encoder_open(&codec->tiles->encoder, &codec->hevc, KNI_HEVC_CONTENT_TILES, err) : s;
 }
 
 static enum kn_status tiles_plan(const struct kni_codec *codec, struct kni_container_header *header, struct kn_err *err)
@@ -131,7 +131,7 @@ static enum kn_status write_stream(struct kni_codec *codec, const struct kni_kv_
     uint8_t *const planes[3] = {x->planes, x->planes + plane_bytes, x->planes + 2 * plane_bytes};
     const uint8_t *const in[3] = {planes[0], planes[1], planes[2]};
     const size_t strides[3] = {g->width, g->width, g->width};
-    enum kn_status s = kni_hevc_encode_begin(x->encoder, g->width, g->height, g->n_pictures, err);
+    enum kn_status s = kni_hevc_encode_begin(x->encoder, g->width, g->height, g->n_pictures, NULL, err);
     for (uint32_t t = 0; s == KN_OK && t < g->n_pictures; t++) {
         for (uint32_t k = 0; k < 3; k++) {
             uint32_t layer = group * 3 + k;

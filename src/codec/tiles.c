@@ -10,7 +10,7 @@
 
 #include "base/cpu.h"
 #include "base/half.h"
-#include "codec/hevc_decode.h"
+#include "codec/hevc/hevc_decode.h"
 
 static uint32_t pad_side(uint32_t n)
 {

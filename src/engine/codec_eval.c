@@ -15,7 +15,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "codec/hevc_encode.h"
+#include "codec/hevc/hevc_encode.h"
 #include "engine/eval_ablation.h"
 #include "engine/eval_method.h"
 
@@ -127,7 +127,7 @@ static bool has_hevc(void)
 {
     struct kni_hevc_encoder *encoder;
     struct kn_err err = {0};
-    enum kn_status status = kni_hevc_encoder_open(&encoder, &err);
+    enum kn_status status = kni_hevc_encoder_open(&encoder, &(struct kn_hevc_opts){0}, KNI_HEVC_CONTENT_TILES, &err);
     if (status == KN_OK)
         kni_hevc_encoder_close(&encoder);
     else

@@ -13,7 +13,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "codec/container.h"
-#include "codec/hevc_encode.h"
+#include "codec/hevc/hevc_encode.h"
 #include "codec/tiles.h"
 #include "engine/eval_method.h"
 
@@ -137,7 +137,7 @@ static enum kn_status count_video(struct search *x, uint32_t first, const struct
         uint32_t n_streams = intra ? g.n_pictures : 1, n_pictures = g.n_pictures / n_streams;
         for (uint32_t s = 0; s < n_streams && status == KN_OK; s++) {
             x->writer.used_bytes = 0;
-            status = kni_hevc_encode_begin(x->encoder, g.width, g.height, n_pictures, err);
+            status = kni_hevc_encode_begin(x->encoder, g.width, g.height, n_pictures, NULL, err);
             for (uint32_t t = 0; t < n_pictures && status == KN_OK; t++)
                 status = picture(x, &view, &meta, &g, i / 2, i % 2, s * n_pictures + t, err);
             if (status == KN_OK)
@@ -214,7 +214,7 @@ enum kn_status kn_codec_search(struct kn_model *model, const struct kn_search_op
     enum kn_status status = check(&x.opts, model, opts, err);
     if (status)
         return status;
-    status = kni_hevc_encoder_open(&x.encoder, err);
+    status = kni_hevc_encoder_open(&x.encoder, &(struct kn_hevc_opts){0}, KNI_HEVC_CONTENT_TILES, err);
     if (status)
         return status;
     struct kni_eval_bed_opts bo = {.model = model,

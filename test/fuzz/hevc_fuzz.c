@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "codec/hevc_decode.h"
+#include "codec/hevc/hevc_decode.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

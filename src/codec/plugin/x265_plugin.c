@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libx265 behind codec/hevc_plugin.h. Built as a module of its own that Kinema opens at run time; it includes nothing of
+ * libx265 behind codec/hevc/hevc_plugin.h. Built as a module of its own that Kinema opens at run time; it includes nothing of
  * Kinema but that header.
  *
  * Settings aim at cheap decoding and cheap encoding of noise-like lossless pictures: one I picture, then P pictures with one
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <x265.h>
 
-#include "codec/hevc_plugin.h"
+#include "codec/hevc/hevc_plugin.h"
 
 struct encoder {
     const x265_api *api;

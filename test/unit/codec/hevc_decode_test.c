@@ -12,9 +12,9 @@
 #endif
 
 #include "base/le.h"
-#include "codec/hevc_decode.h"
-#include "codec/hevc_encode.h"
-#include "codec/hevc_syntax.h"
+#include "codec/hevc/hevc_decode.h"
+#include "codec/hevc/hevc_encode.h"
+#include "codec/hevc/hevc_syntax.h"
 
 enum { W = 48, H = 32, N = 5 };
 
@@ -31,14 +31,14 @@ static void section_of(uint32_t w, uint32_t h, uint32_t n, uint8_t **out, size_t
 {
     struct kni_hevc_encoder *e;
     struct kn_err err = {0};
-    if (kni_hevc_encoder_open(&e, &err) != KN_OK)
+    if (kni_hevc_encoder_open(&e, &(struct kn_hevc_opts){0}, KNI_HEVC_CONTENT_TILES, &err) != KN_OK)
         fail_msg("%s", err.text);
     struct kni_container_writer writer = {0};
     uint8_t *planes = malloc((size_t)w * h * 3);
     assert_non_null(planes);
     const uint8_t *in[3] = {planes, planes + w * h, planes + 2 * w * h};
     const size_t strides[3] = {w, w, w};
-    assert_int_equal(kni_hevc_encode_begin(e, w, h, n, &err), KN_OK);
+    assert_int_equal(kni_hevc_encode_begin(e, w, h, n, NULL, &err), KN_OK);
     for (uint32_t t = 0; t < n; t++) {
         for (uint32_t k = 0; k < 3; k++)
             for (uint32_t y = 0; y < h; y++)
@@ -143,16 +143,16 @@ static void streams_stand_alone(void **state)
     size_t n;
     section_of(W, H, N, &alone, &n);
     struct kni_hevc_encoder *e;
-    assert_int_equal(kni_hevc_encoder_open(&e, NULL), KN_OK);
+    assert_int_equal(kni_hevc_encoder_open(&e, &(struct kn_hevc_opts){0}, KNI_HEVC_CONTENT_TILES, NULL), KN_OK);
     uint8_t planes[3][W * H];
     const uint8_t *in[3] = {planes[0], planes[1], planes[2]}, *other[3] = {plane, plane, plane};
     const size_t strides[3] = {W, W, W};
     for (int round = 0; round < 3; round++) {
-        assert_int_equal(kni_hevc_encode_begin(e, W, H, N, NULL), KN_OK);
+        assert_int_equal(kni_hevc_encode_begin(e, W, H, N, NULL, NULL), KN_OK);
         memset(plane, 7 * round, sizeof plane);
         assert_int_equal(kni_hevc_encode_picture(e, other, strides, NULL), KN_OK);
         struct kni_container_writer w = {0};
-        assert_int_equal(kni_hevc_encode_begin(e, W, H, N, NULL), KN_OK);
+        assert_int_equal(kni_hevc_encode_begin(e, W, H, N, NULL, NULL), KN_OK);
         for (uint32_t t = 0; t < N; t++) {
             for (uint32_t k = 0; k < 3; k++)
                 for (uint32_t i = 0; i < W * H; i++)

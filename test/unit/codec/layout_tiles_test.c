@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "codec/hevc_decode.h"
+#include "codec/hevc/hevc_decode.h"
 #include "codec/tiles.h"
 
 /* What the pool must hold after restoring: the formula of tiles.h, written out again. */

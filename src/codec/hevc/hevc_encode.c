@@ -4,7 +4,7 @@
  * code (libkinema.so or the program), one folder above, then by the loader, which also knows the program's run path. It stays
  * loaded: x265 keeps global state.
  */
-#include "codec/hevc_encode.h"
+#include "codec/hevc/hevc_encode.h"
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -15,7 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/le.h"
-#include "codec/hevc_plugin.h"
+#include "codec/hevc/hevc_plugin.h"
 
 #define PLUGIN_FILE "libkinema_x265.so"
 
@@ -85,8 +85,15 @@ static enum kn_status load_plugin(const struct kn_hevc_plugin **out, struct kn_e
     return s;
 }
 
-enum kn_status kni_hevc_encoder_open(struct kni_hevc_encoder **out, struct kn_err *err)
+uint32_t kni_hevc_encoder_tools(const struct kn_hevc_opts *opts)
 {
+    return opts->encoder <= KN_HEVC_ENCODER_KINEMA && opts->tools != KN_HEVC_TOOLS_BASIC ? KNI_HEVC_TOOLS_ALL : KNI_HEVC_TOOLS_BASIC;
+}
+
+enum kn_status kni_hevc_encoder_open(struct kni_hevc_encoder **out, const struct kn_hevc_opts *opts, enum kni_hevc_content content, struct kn_err *err)
+{
+    (void)opts;
+    (void)content;
     *out = NULL;
     const struct kn_hevc_plugin *plugin;
     enum kn_status s = load_plugin(&plugin, err);
@@ -137,8 +144,10 @@ static enum kn_status plugin_status(const struct kni_hevc_encoder *e, enum kn_he
     return kni_err_set(err, KN_E_UNSUPPORTED, "%s could not %s", e->plugin->name, what);
 }
 
-enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, uint32_t n_pictures, struct kn_err *err)
+enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, uint32_t n_pictures, const uint16_t *row_scale,
+                                     struct kn_err *err)
 {
+    (void)row_scale;
     assert(n_pictures >= 1 && width % 16 == 0 && height % 16 == 0);
     e->n_pictures = n_pictures;
     e->n_units = 0;

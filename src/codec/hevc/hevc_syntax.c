@@ -3,7 +3,7 @@
  * Walks the NAL units of an access unit and reads the head of a sequence parameter set. Reads only inside the bytes given;
  * a bit reader that runs out returns zeros and says so.
  */
-#include "codec/hevc_syntax.h"
+#include "codec/hevc/hevc_syntax.h"
 
 #include <string.h>
 

@@ -8,7 +8,7 @@
  * that the decoder gives back wait in a short list for the next picture. One context serves many streams: it is flushed
  * between them, which costs far less than opening one.
  */
-#include "codec/hevc_decode.h"
+#include "codec/hevc/hevc_decode.h"
 
 #include <assert.h>
 #include <libavcodec/avcodec.h>
@@ -16,7 +16,7 @@
 
 #include "base/alloc.h"
 #include "base/le.h"
-#include "codec/hevc_syntax.h"
+#include "codec/hevc/hevc_syntax.h"
 
 /* Added to the level of all that a context says, which lifts it above AV_LOG_TRACE, the least important level there is:
  * libavcodec stays silent here, and the process's log callback and level, which are not ours, stay as they are. */
