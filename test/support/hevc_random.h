@@ -214,14 +214,16 @@ static inline void hevc_case_shape(struct hevc_case *c, enum hevc_case_size size
         memset(hevc_film_row(&c->film, 0, 0, i) + o->width, 0x5a ^ (int)i, stride - o->width);
 }
 
-/* Options whose slices are few enough for any size of coding tree units up to 64. */
+/* Any number of slices; where that is refused, fewer, but a slice each 64 rows must be allowed. */
 static inline void hevc_case_options(struct hevc_case *c, uint64_t *rng)
 {
     struct kni_hevc_lossless_opts *o = &c->opts;
-    uint32_t rows = (o->height + 63) / 64, most = rows > 64 ? 64 : rows;
+    const uint32_t rows = (o->height + 63) / 64;
     o->tools = hevc_random(rng) % 16;
     o->content = hevc_random(rng) % 2 ? KNI_HEVC_CONTENT_TILES : KNI_HEVC_CONTENT_NOISE;
-    o->n_slices = hevc_random(rng) % 4 ? hevc_range(rng, 1, most) : hevc_random(rng) % 2 ? most : 0;
+    o->n_slices = hevc_random(rng) % 3 ? hevc_range(rng, 0, 4) : hevc_range(rng, 1, 64);
+    while (o->n_slices > rows && !kni_hevc_lossless_bytes(o))
+        o->n_slices--;
     c->row_scale = malloc(o->height * sizeof *c->row_scale);
     if (!c->row_scale)
         abort();
