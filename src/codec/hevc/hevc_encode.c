@@ -19,7 +19,7 @@
 #include "base/le.h"
 #include "codec/hevc/hevc_plugin_load.h"
 
-#define OWN 0 /* whether our own encoder is there */
+#define DEFAULT_ENCODER KN_HEVC_ENCODER_X265_ULTRAFAST
 
 struct kni_hevc_encoder {
     const struct kn_hevc_plugin *plugin; /* NULL: our own */
@@ -43,9 +43,7 @@ struct kni_hevc_encoder {
 
 static enum kn_hevc_encoder encoder_of(const struct kn_hevc_opts *opts)
 {
-    if (opts->encoder != KN_HEVC_ENCODER_DEFAULT)
-        return opts->encoder;
-    return OWN ? KN_HEVC_ENCODER_KINEMA : KN_HEVC_ENCODER_X265_ULTRAFAST;
+    return opts->encoder == KN_HEVC_ENCODER_DEFAULT ? DEFAULT_ENCODER : opts->encoder;
 }
 
 uint32_t kni_hevc_encoder_tools(const struct kn_hevc_opts *opts)
@@ -64,8 +62,6 @@ static enum kn_status check(const struct kn_hevc_opts *opts, struct kn_err *err)
                            KN_HEVC_TOOLS_BASIC);
     if (opts->n_slices > 64)
         return kni_err_set(err, KN_E_ARG, "%u slices a picture; use 1 to 64, or 0 to have the number chosen", opts->n_slices);
-    if (!OWN && encoder == KN_HEVC_ENCODER_KINEMA)
-        return kni_err_set(err, KN_E_UNSUPPORTED, "this build has no HEVC encoder of its own; use x265-ultrafast or x265-medium");
     return KN_OK;
 }
 
@@ -182,7 +178,6 @@ static enum kn_status plugin_picture(struct kni_hevc_encoder *e, const uint8_t *
 
 /* ---- our own */
 
-#if OWN
 /* At least n_bytes in *buffer, whose contents are lost when it grows. */
 static enum kn_status make_room(void **buffer, size_t *capacity, size_t n_bytes, struct kn_err *err)
 {
@@ -203,9 +198,6 @@ static enum kn_status own_begin(struct kni_hevc_encoder *e, uint32_t width, uint
     opts.width = width;
     opts.height = height;
     opts.row_scale = row_scale;
-    uint32_t rows = (height + KNI_HEVC_LOSSLESS_MIN_SIDE - 1) / KNI_HEVC_LOSSLESS_MIN_SIDE; /* of the smallest coding tree units */
-    if (opts.n_slices > rows)
-        opts.n_slices = rows;
     e->own = NULL;
     enum kn_status s = make_room(&e->memory, &e->memory_capacity, kni_hevc_lossless_bytes(&opts), err);
     if (s == KN_OK)
@@ -259,7 +251,6 @@ static enum kn_status own_picture(struct kni_hevc_encoder *e, const uint8_t *con
         s = keep_picture(e, planes, strides, err);
     return s;
 }
-#endif
 
 /* ---- streams */
 
@@ -279,13 +270,7 @@ enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width,
             return no_memory(err);
         e->unit_capacity = n_pictures;
     }
-    enum kn_status s;
-#if OWN
-    s = e->plugin ? plugin_begin(e, width, height, err) : own_begin(e, width, height, row_scale, err);
-#else
-    (void)row_scale;
-    s = plugin_begin(e, width, height, err);
-#endif
+    enum kn_status s = e->plugin ? plugin_begin(e, width, height, err) : own_begin(e, width, height, row_scale, err);
     e->width = width;
     e->height = height;
     return s;
@@ -294,11 +279,7 @@ enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width,
 enum kn_status kni_hevc_encode_picture(struct kni_hevc_encoder *e, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
 {
     assert(e->n_units < e->n_pictures);
-#if OWN
     enum kn_status s = e->plugin ? plugin_picture(e, planes, strides, err) : own_picture(e, planes, strides, err);
-#else
-    enum kn_status s = plugin_picture(e, planes, strides, err);
-#endif
     if (s != KN_OK)
         end_stream(e);
     return s;
