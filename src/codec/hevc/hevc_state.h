@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of the lossless encoder share: the encoder as it is after init (read only from then on), a scanned block, and
+ * the functions that exist once a CPU level.
+ *
+ *     sub-blocks of a block, 4 x 4 samples each:      coefficients of a sub-block, bit n of the masks:
+ *          0  1  2 ..  7                                    0  2  5  9
+ *          8  9 10 .. 15                                    1  4  8 12      the diagonal scan of H.265, 6.5.3; coded from 15
+ *         ..                                                3  7 11 14      down to 0
+ *         56 57 58 .. 63                                    6 10 13 15
+ */
+#ifndef KNI_CODEC_HEVC_STATE_H
+#define KNI_CODEC_HEVC_STATE_H
+
+#include "codec/hevc/hevc_cabac.h"
+#include "codec/hevc/hevc_lossless.h"
+
+#define KNI_HEVC_MAX_SLICES 64u
+#define KNI_HEVC_MIN_CU_LOG2 3u
+#define KNI_HEVC_MAX_BLOCK_LOG2 5u
+#define KNI_HEVC_MAX_ROWS (KNI_HEVC_LOSSLESS_MAX_SIDE / 16) /* of coding tree units */
+
+/* A block's differences, ready to code. Only sub-blocks whose bit in coded is set are filled. */
+struct kni_hevc_block {
+    uint64_t coded;                             /* sub-blocks that are not all zero */
+    uint16_t sig[64], sign[64], over1[64], over2[64]; /* not 0; below 0; magnitude above 1, above 2 */
+    uint8_t level[64][16];                      /* magnitudes */
+};
+
+typedef size_t (*kni_hevc_slice_fn)(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
+
+struct kni_hevc_lossless {
+    uint32_t width, height;             /* of the planes */
+    uint32_t coded_width, coded_height; /* multiples of 8 */
+    uint32_t tools;
+    enum kni_hevc_content content;
+    uint32_t n_slices, ctb_log2, ctb_cols, ctb_rows;
+    int32_t qp; /* says only how contexts begin */
+    uint32_t init_type; /* of P slices */
+    uint32_t slice_row[KNI_HEVC_MAX_SLICES + 1]; /* first row of coding tree units */
+    uint8_t cu_log2[KNI_HEVC_MAX_ROWS]; /* coding units' size, a row of coding tree units */
+    uint8_t contexts[2][KNI_HEVC_N_CONTEXTS]; /* at the beginning of I, P slices */
+    struct kni_hevc_state states[128];
+    kni_hevc_slice_fn slice;
+};
+
+/* Where sub-block i of the diagonal scan lies, for blocks of 1 << n sub-blocks a side. */
+extern const uint8_t kni_hevc_sub_scan[4][64];
+/* Column and row of coefficient n in its sub-block. */
+extern const uint8_t kni_hevc_scan_x[16], kni_hevc_scan_y[16];
+/* Significance context of coefficient n by which neighbours are coded (bit 0: right, bit 1: below); without offset. */
+extern const uint8_t kni_hevc_sig_base[4][16];
+
+/* Sizes, slices and first contexts of e, whose picture size is known. */
+void kni_hevc_lossless_plan(struct kni_hevc_lossless *e, uint32_t ctb_log2, uint32_t cu_log2, int32_t qp, uint32_t init_type, uint32_t n_slices);
+
+/* Slice header without start code. Returns bytes. */
+size_t kni_hevc_slice_header(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
+
+/* Inserts emulation prevention into the n bytes at payload; there is room for half as many more. Returns the new size. */
+size_t kni_hevc_escape(uint8_t *payload, size_t n);
+
+size_t kni_hevc_slice_ref(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
+#if defined(__x86_64__)
+size_t kni_hevc_slice_avx2(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
+size_t kni_hevc_slice_avx512(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
+#endif
+
+#endif
