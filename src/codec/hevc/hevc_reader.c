@@ -279,12 +279,14 @@ enum kn_status kni_hevc_reader_read(struct kni_hevc_reader *r, const uint8_t *by
         kni_hevc_reader_fail(r, KN_E_FORMAT, "has an empty access unit");
     size_t lead = at; /* zeros before the start code */
     while (at < n_bytes && r->status == KN_OK) {
-        size_t begin = at + 3, end = find_start(bytes, n_bytes, begin);
+        size_t begin = at + 3, next = find_start(bytes, n_bytes, begin), end = next;
+        while (next < n_bytes && end > begin && !bytes[end - 1]) /* zeros before a start code count as its own */
+            end--;
         r->bytes_since += lead + end - at;
         r->stream.n_bytes += lead + end - at;
         read_nal(r, bytes + begin, end - begin, lead + 3);
-        lead = 0;
-        at = end;
+        lead = next - end;
+        at = next;
     }
     r->err = NULL;
     return r->status;

@@ -113,7 +113,8 @@ static void angular(const struct kni_hevc_reader *r, const struct target *t, uin
     uint8_t room[3 * MAX_SIZE + 1], *ref = room + MAX_SIZE;
     for (int32_t i = 0; i <= (angle < 0 ? n : 2 * n); i++)
         ref[i] = border[corner + ahead * i];
-    for (int32_t i = -1; angle < 0 && i >= n * angle >> 5; i--)
+    int32_t furthest = n * angle >> 5; /* -1 is never looked at, and would lie outside of the border */
+    for (int32_t i = -1; furthest < -1 && i >= furthest; i--)
         ref[i] = border[corner - ahead * ((i * inverse[mode - 11] + 128) >> 8)];
     size_t along = up ? 1 : t->stride, across = up ? t->stride : 1;
     for (int32_t j = 0; j < n; j++) {
