@@ -19,8 +19,6 @@
 #include "base/le.h"
 #include "codec/hevc/hevc_plugin_load.h"
 
-#define DEFAULT_ENCODER KN_HEVC_ENCODER_X265_ULTRAFAST
-
 struct kni_hevc_encoder {
     const struct kn_hevc_plugin *plugin; /* NULL: our own */
     const char *preset;                  /* the plugin's */
@@ -43,7 +41,7 @@ struct kni_hevc_encoder {
 
 static enum kn_hevc_encoder encoder_of(const struct kn_hevc_opts *opts)
 {
-    return opts->encoder == KN_HEVC_ENCODER_DEFAULT ? DEFAULT_ENCODER : opts->encoder;
+    return opts->encoder == KN_HEVC_ENCODER_DEFAULT ? KN_HEVC_ENCODER_KINEMA : opts->encoder;
 }
 
 uint32_t kni_hevc_encoder_tools(const struct kn_hevc_opts *opts)
