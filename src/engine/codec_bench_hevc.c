@@ -24,6 +24,8 @@
 #define DEFAULT_PREFIX 1024u
 #define DEFAULT_SECONDS 0.3
 #define DEFAULT_THREADS 2u
+#define SLICES_A_THREAD 4u /* the upper ones are louder: with one a thread, half of the threads wait */
+#define MAX_SLICES 64u
 #define CHUNK KNI_EVAL_CHUNK
 
 static const enum kn_preset presets[] = {KN_PRESET_FINE, KN_PRESET_MEDIUM, KN_PRESET_SMALL, KN_PRESET_TILES};
@@ -91,7 +93,7 @@ struct bench {
 };
 
 /* What became of a film. */
-struct result { uint64_t n_bytes, encode_ns, encode_wall_ns, streams_ns, slices_ns, decode_ns; bool exact; };
+struct result { uint64_t n_bytes, slices_bytes, encode_ns, encode_wall_ns, streams_ns, slices_ns, decode_ns; bool exact; };
 
 /* ---- encoding */
 
@@ -214,21 +216,28 @@ static void close_stations(struct bench *b)
     kni_slices_close(&b->slices);
 }
 
+static uint64_t coded_bytes(const struct bench *b)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < b->film->n_streams; i++)
+        sum += b->coded[i].used_bytes;
+    return sum;
+}
+
 static enum kn_status measure(struct bench *b, struct result *r, struct kn_err *err)
 {
     const bool ours = b->coder->opts.encoder == KN_HEVC_ENCODER_KINEMA, several = b->opts.n_threads > 1 && !b->coder->ablation;
     uint64_t unused;
     enum kn_status status = KN_OK;
     if (b->coder->ablation)
-        status = kni_slices_open(&b->slices, b->film, b->coder->flags, NULL, err);
+        status = kni_slices_open(&b->slices, b->film, b->coder->flags, 0, NULL, err);
     for (uint32_t i = 0; i < b->opts.n_threads && !b->coder->ablation && status == KN_OK; i++)
         status = kni_hevc_encoder_open(&b->stations[i].encoder, &b->coder->opts, b->film->content, err);
     if (status == KN_OK)
         status = encode(b, HOW_ONE, &r->encode_ns, &r->encode_wall_ns, err);
     if (status)
         goto done;
-    for (uint32_t i = 0; i < b->film->n_streams; i++)
-        r->n_bytes += b->coded[i].used_bytes;
+    r->n_bytes = coded_bytes(b);
     is_known(b, true);
     status = decode(b, &r->decode_ns, &r->exact, err);
     if (several && status == KN_OK)
@@ -237,9 +246,10 @@ static enum kn_status measure(struct bench *b, struct result *r, struct kn_err *
         status = check_again(b, r, err);
     if (!several || !ours || status)
         goto done;
-    status = kni_slices_open(&b->slices, b->film, kni_hevc_encoder_tools(&b->coder->opts), b->bed.threads, err);
+    status = kni_slices_open(&b->slices, b->film, kni_hevc_encoder_tools(&b->coder->opts), b->opts.n_slices, b->bed.threads, err);
     if (status == KN_OK)
         status = encode(b, HOW_SLICES, &unused, &r->slices_ns, err);
+    r->slices_bytes = coded_bytes(b);
     if (status == KN_OK)
         status = check_again(b, r, err);
 done:
@@ -266,6 +276,7 @@ static void emit(const struct bench *b, const char *part, uint64_t n_symbols, do
                                                 .encode_wall_mb_s = mb_s(n_symbols, r->encode_wall_ns),
                                                 .streams_mb_s = mb_s(n_symbols, r->streams_ns),
                                                 .slices_mb_s = mb_s(n_symbols, r->slices_ns),
+                                                .slices_bytes = r->slices_bytes,
                                                 .n_threads = b->opts.n_threads,
                                                 .exact = r->exact};
     b->opts.on_row(b->opts.user, &row);
@@ -294,6 +305,7 @@ static enum kn_status do_coder(struct bench *b, size_t coder, struct kn_err *err
     if (status || b->is_missing[coder])
         return status;
     sum = (struct result){.n_bytes = r[0].n_bytes + r[1].n_bytes,
+                          .slices_bytes = r[0].slices_bytes + r[1].slices_bytes,
                           .encode_ns = r[0].encode_ns + r[1].encode_ns,
                           .encode_wall_ns = r[0].encode_wall_ns + r[1].encode_wall_ns,
                           .streams_ns = r[0].streams_ns + r[1].streams_ns,
@@ -375,6 +387,9 @@ static enum kn_status check(struct kn_codec_bench_hevc_opts *o, const struct kn_
     o->prefix = o->prefix ? o->prefix : DEFAULT_PREFIX;
     o->seconds = o->seconds > 0 ? o->seconds : DEFAULT_SECONDS;
     o->n_threads = o->n_threads ? o->n_threads : DEFAULT_THREADS;
+    o->n_slices = o->n_slices ? o->n_slices : o->n_threads < MAX_SLICES / SLICES_A_THREAD ? o->n_threads * SLICES_A_THREAD : MAX_SLICES;
+    if (o->n_slices > MAX_SLICES)
+        return kni_err_set(err, KN_E_ARG, "%u slices a picture: use 1 to %u, or 0 for %u a thread", o->n_slices, MAX_SLICES, SLICES_A_THREAD);
     if (!o->on_row || !o->tokens)
         return kni_err_set(err, KN_E_ARG, "kn_codec_bench_hevc needs tokens and an on_row");
     if (o->prefix % CHUNK || o->n_tokens < o->prefix)

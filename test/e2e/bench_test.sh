@@ -32,6 +32,7 @@ cp "$work/out" "$work/codecs"
 
 # ---- encoders of video: options, rows of both layouts on the tiny model of the fuzzers' corpus, targets, an encoder that is not there
 expect 2 "goes with --encoder" "$bin" bench codec -m "$model" --text "$text" --ablation
+expect 2 "--slices takes 1 to 64" "$bin" bench codec -m "$model" --text "$text" --encoder ours --slices 0
 expect 2 "--hevc-tools goes with --encoder" "$bin" bench codec -m "$model" --text "$text" --hevc-tools full
 expect 2 "say what the model is to read" "$bin" bench codec -m "$model" --encoder ours
 expect 2 "needs a value" "$bin" bench codec -m "$model" --text "$text" --encoder

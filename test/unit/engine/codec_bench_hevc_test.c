@@ -171,6 +171,7 @@ static void rows_are_of_what_chunks_hold(void **state)
         assert_string_equal(x->tools, tools[i / 3 % 2]);
         assert_true(x->exact && x->n_threads == 2);
         assert_true(x->encode_mb_s > 0 && x->encode_wall_mb_s > 0 && x->decode_mb_s > 0 && x->streams_mb_s > 0 && x->slices_mb_s > 0);
+        assert_true(i / 6 == 3 ? x->slices_bytes >= x->n_bytes : x->slices_bytes > x->n_bytes); /* more slices, where pictures have rows for them */
         if (i % 3 < 2) {
             assert_int_equal(x->n_symbols, symbols_of(x->preset, i / 6, i % 3));
             continue;
@@ -178,6 +179,7 @@ static void rows_are_of_what_chunks_hold(void **state)
         assert_int_equal(x->n_symbols, x[-1].n_symbols + x[-2].n_symbols);
         assert_int_equal(x->n_bytes, x[-1].n_bytes + x[-2].n_bytes);
         assert_int_equal(x->n_bytes, video_bytes(ids[i / 6], i / 3 % 2 ? KN_HEVC_TOOLS_BASIC : KN_HEVC_TOOLS_FULL));
+        assert_int_equal(x->slices_bytes, x[-1].slices_bytes + x[-2].slices_bytes);
         assert_true(x->entropy_bytes == x[-1].entropy_bytes + x[-2].entropy_bytes);
         assert_true(i / 6 == 3 ? x->entropy_bytes == 0 : x->entropy_bytes > 0 && x->entropy_bytes < (double)x->n_bytes);
         double times = (double)x[-2].n_symbols / x[-2].encode_mb_s + (double)x[-1].n_symbols / x[-1].encode_mb_s;
@@ -260,7 +262,7 @@ static void other_streams_are_noticed(void **state)
         struct kni_hevc_decoder *decoder = NULL;
         struct kn_err err = {0};
         assert_int_equal(kni_film_make(&f, &bed, profile, round ? KN_PRESET_TILES : KN_PRESET_MEDIUM, 0, &err), KN_OK);
-        assert_int_equal(kni_slices_open(&slices, &f, KNI_HEVC_TOOLS_ALL, round ? bed.threads : NULL, &err), KN_OK);
+        assert_int_equal(kni_slices_open(&slices, &f, KNI_HEVC_TOOLS_ALL, round, round ? bed.threads : NULL, &err), KN_OK);
         for (uint32_t i = 0; i < 2; i++)
             assert_int_equal(kni_slices_code(slices, i, &w[i], &err), KN_OK);
         for (uint32_t i = 0; i < 4; i++) {
@@ -302,6 +304,7 @@ static void wrong_options_are_refused(void **state)
         x.field = value; \
         refuses(x, sentence); \
     } while (0)
+    REFUSES(n_slices, 65, "65 slices a picture");
     REFUSES(size, 0, "size field");
     REFUSES(prefix, 300, "multiple of 256");
     REFUSES(n_tokens, PREFIX - 1, "multiple of 256");
