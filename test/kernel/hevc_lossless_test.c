@@ -207,14 +207,15 @@ static void random_films(void **state)
         if (long_run && (i + 1) % 1000 == 0)
             print_message("%llu of %llu, %llu bad\n", (unsigned long long)i + 1, (unsigned long long)n_cases, (unsigned long long)n_bad);
     }
-    print_message("%llu streams, %.1f million samples, %.3f bits each; a slice filled %.3f of its bound at most\n", (unsigned long long)n_cases, (double)all.n_samples * 1e-6,
-                  8 * (double)all.n_bytes / (double)all.n_samples, all.fullest);
+    print_message("%llu streams, %.1f million samples, %.3f bits each; a slice filled %.3f of its bound at most\n", (unsigned long long)n_cases,
+                  (double)all.n_samples * 1e-6, 8 * (double)all.n_bytes / (double)all.n_samples, all.fullest);
     if (n_bad)
         fail_msg("%llu of %llu streams are wrong", (unsigned long long)n_bad, (unsigned long long)n_cases);
 }
 
 /* A film of one kind a picture, without randomness in its shape. */
-static struct hevc_case plain_case(uint32_t width, uint32_t height, uint32_t n, const enum hevc_kind *kinds, uint32_t tools, enum kni_hevc_content content, uint32_t n_slices)
+static struct hevc_case plain_case(uint32_t width, uint32_t height, uint32_t n, const enum hevc_kind *kinds, uint32_t tools, enum kni_hevc_content content,
+                                   uint32_t n_slices)
 {
     struct hevc_case c = {.seed = 7, .opts = {.width = width, .height = height, .tools = tools, .content = content, .n_slices = n_slices}};
     uint64_t rng = hevc_mix(width * 8192 + height);
@@ -233,9 +234,11 @@ static struct hevc_case plain_case(uint32_t width, uint32_t height, uint32_t n, 
 static void bounds_are_near(void **state)
 {
     (void)state;
-    static const enum hevc_kind films[][3] = {{HEVC_KIND_FLAT, HEVC_KIND_NOISE, HEVC_KIND_NOISE},          {HEVC_KIND_NOISE, HEVC_KIND_NEGATIVE, HEVC_KIND_NOISE},
-                                              {HEVC_KIND_EXTREMES, HEVC_KIND_EXTREMES, HEVC_KIND_NEGATIVE}, {HEVC_KIND_CHECKER, HEVC_KIND_NEGATIVE, HEVC_KIND_EXTREMES},
-                                              {HEVC_KIND_ZERO, HEVC_KIND_NEGATIVE, HEVC_KIND_EXTREMES},     {HEVC_KIND_SPARSE, HEVC_KIND_EXTREMES, HEVC_KIND_SPARSE}};
+    static const enum hevc_kind films[][3] = {
+        {HEVC_KIND_FLAT, HEVC_KIND_NOISE, HEVC_KIND_NOISE},           {HEVC_KIND_NOISE, HEVC_KIND_NEGATIVE, HEVC_KIND_NOISE},
+        {HEVC_KIND_EXTREMES, HEVC_KIND_EXTREMES, HEVC_KIND_NEGATIVE}, {HEVC_KIND_CHECKER, HEVC_KIND_NEGATIVE, HEVC_KIND_EXTREMES},
+        {HEVC_KIND_ZERO, HEVC_KIND_NEGATIVE, HEVC_KIND_EXTREMES},     {HEVC_KIND_SPARSE, HEVC_KIND_EXTREMES, HEVC_KIND_SPARSE},
+    };
     double fullest = 0;
     for (size_t i = 0; i < sizeof films / sizeof *films; i++)
         for (uint32_t tools = 0; tools <= 15; tools += 5) {
@@ -247,7 +250,8 @@ static void bounds_are_near(void **state)
                 bad = hevc_judge_avcodec(&s, &c.film);
             if (bad)
                 fail_msg("%s: %s", hevc_case_text(&c), bad);
-            print_message("film %zu, tools %2u: %5.2f bits a symbol, a slice filled %.3f of its bound\n", i, tools, 8.0 * (double)s.n_bytes / (9.0 * c.opts.width * c.opts.height), o.fullest);
+            print_message("film %zu, tools %2u: %5.2f bits a symbol, a slice filled %.3f of its bound\n", i, tools,
+                          8.0 * (double)s.n_bytes / (9.0 * c.opts.width * c.opts.height), o.fullest);
             fullest = o.fullest > fullest ? o.fullest : fullest;
             hevc_stream_free(&s);
             hevc_case_free(&c);
@@ -331,8 +335,8 @@ static void out_of_range(void **state)
         assert_int_equal(kni_hevc_lossless_init(&e, memory.at, &bad[i], NULL), KN_E_ARG);
     }
     room_free(&memory);
-    static const uint32_t ends[][2] = {{KNI_HEVC_LOSSLESS_MIN_SIDE, KNI_HEVC_LOSSLESS_MIN_SIDE}, {KNI_HEVC_LOSSLESS_MAX_SIDE, KNI_HEVC_LOSSLESS_MIN_SIDE},
-                                       {KNI_HEVC_LOSSLESS_MIN_SIDE, KNI_HEVC_LOSSLESS_MAX_SIDE}, {KNI_HEVC_LOSSLESS_MAX_SIDE - 7, 23}, {23, KNI_HEVC_LOSSLESS_MAX_SIDE - 7}};
+    enum { LEAST = KNI_HEVC_LOSSLESS_MIN_SIDE, MOST = KNI_HEVC_LOSSLESS_MAX_SIDE };
+    static const uint32_t ends[][2] = {{LEAST, LEAST}, {MOST, LEAST}, {LEAST, MOST}, {MOST - 7, 23}, {23, MOST - 7}};
     static const enum hevc_kind kinds[2] = {HEVC_KIND_SPECTRAL, HEVC_KIND_NEAR};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) { /* the ends of the range, and as many slices as there may be */
         struct hevc_case c = plain_case(ends[i][0], ends[i][1], 2, kinds, 15, KNI_HEVC_CONTENT_TILES, ends[i][1] > 4096 ? 64 : 1);
@@ -373,7 +377,8 @@ static void bench(void)
             struct room unit = room_make(kni_hevc_lossless_unit_bound(coder.e));
             struct kni_hevc_job job = hevc_case_job(&c, 1);
             BENCH_SECONDS(seconds, n = kni_hevc_lossless_unit(coder.e, &job, unit.at));
-            printf("%-9s tools %2u: %6.1f MB/s of symbols, %.3f bits each\n", level_names[level], tools, 3 * 256 * 2048 / seconds * 1e-6, 8.0 * (double)n / (3 * 256 * 2048));
+            printf("%-9s tools %2u: %6.1f MB/s of symbols, %.3f bits each\n", level_names[level], tools, 3 * 256 * 2048 / seconds * 1e-6,
+                   8.0 * (double)n / (3 * 256 * 2048));
             coder_close(&coder);
             room_free(&unit);
         }
@@ -400,7 +405,8 @@ int main(int argc, char **argv)
         bench();
         return 0;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_films), cmocka_unit_test(bounds_are_near), cmocka_unit_test(two_threads), cmocka_unit_test(out_of_range)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_films), cmocka_unit_test(bounds_are_near), cmocka_unit_test(two_threads),
+                                       cmocka_unit_test(out_of_range)};
     const struct CMUnitTest film[] = {cmocka_unit_test(random_films)};
     return long_run || n_cases == 1 ? cmocka_run_group_tests(film, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
 }
