@@ -26,7 +26,8 @@ static int write_file(const char *folder, const char *below, const char *name, c
 }
 
 /* A section of n pictures, 32 x 48, of one kind each. */
-static int make_section(const char *folder, const char *name, const enum hevc_kind *kinds, uint32_t n, uint32_t tools, uint32_t n_slices, enum kni_hevc_content content)
+static int make_section(const char *folder, const char *name, const enum hevc_kind *kinds, uint32_t n, uint32_t tools, uint32_t n_slices,
+                        enum kni_hevc_content content)
 {
     struct hevc_case c = {.opts = {.width = 32, .height = 48, .tools = tools, .n_slices = n_slices, .content = content}};
     uint64_t rng = hevc_mix(tools + n_slices);

@@ -84,8 +84,8 @@ static inline double hevc_laplace(uint64_t *rng, double scale)
 }
 
 /* A rectangle of plane k of picture t, of one kind. */
-static inline void hevc_paint(struct hevc_film *f, uint32_t t, uint32_t k, uint32_t left, uint32_t top, uint32_t width, uint32_t height, enum hevc_kind kind,
-                              uint64_t *rng)
+static inline void hevc_paint(struct hevc_film *f, uint32_t t, uint32_t k, uint32_t left, uint32_t top, uint32_t width, uint32_t height,
+                              enum hevc_kind kind, uint64_t *rng)
 {
     if (kind >= HEVC_KIND_FROM_BEFORE && t == 0)
         kind = HEVC_KIND_NOISE;
