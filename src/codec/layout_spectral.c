@@ -226,12 +226,6 @@ enum kn_status kni_spectral_layout_inverse(struct kni_spectral_job *job, uint32_
 
 /* ---- encoding */
 
-static uint32_t sinks_of(const struct kni_profile *p, const struct kni_chunk_meta *m)
-{
-    uint32_t n = m->first_token < p->n_sinks ? p->n_sinks - m->first_token : 0;
-    return n < m->n_tokens ? n : m->n_tokens;
-}
-
 static enum kn_status no_profile(const struct kni_codec *codec, struct kn_err *err)
 {
     return kni_err_set(err, KN_E_ARG, "preset %s needs a profile of the model: build one with `kinema profile build`", codec->encoder->name);
@@ -259,7 +253,7 @@ static enum kn_status spectral_plan(const struct kni_codec *codec, struct kni_co
         return kni_err_set(err, KN_E_MISMATCH, "the chunk to encode names another profile than the one that is open");
     memcpy(m->profile, p->id, 16);
     uint32_t n = backend_of(header->backend)->plan(codec, header, err);
-    header->n_sections = n + (sinks_of(p, m) > 0) + 1;
+    header->n_sections = n + (kni_spectral_n_sinks(p, m) > 0) + 1;
     return n ? KN_OK : KN_E_ARG;
 }
 
@@ -299,7 +293,7 @@ static struct kni_spectral_job job_of(struct kni_codec *codec, const struct kni_
                                      .meta = m,
                                      .view = view,
                                      .preset = kni_spectral_preset(m->preset),
-                                     .n_sinks = sinks_of(codec->profile, m)};
+                                     .n_sinks = kni_spectral_n_sinks(codec->profile, m)};
 }
 
 static enum kn_status spectral_encode(struct kni_codec *codec, const struct kni_kv_view *view, struct kni_container_writer *w, struct kn_err *err)

@@ -85,6 +85,25 @@ enum kn_status kni_spectral_layout_forward(struct kni_spectral_job *job, uint32_
 enum kn_status kni_spectral_layout_inverse(struct kni_spectral_job *job, uint32_t first, uint32_t n_tokens, uint32_t part, const uint8_t *symbols,
                                            size_t stride, struct kn_err *err);
 
+/* Exact tokens at the head of a chunk. */
+static inline uint32_t kni_spectral_n_sinks(const struct kni_profile *p, const struct kni_chunk_meta *m)
+{
+    uint32_t n = m->first_token < p->n_sinks ? p->n_sinks - m->first_token : 0;
+    return n < m->n_tokens ? n : m->n_tokens;
+}
+
+/* ---- pictures (layout_spectral_hevc.c), of K (is_v 0) or V of a chunk; also for those who measure encoders on them */
+
+struct kni_spectral_geometry {
+    uint32_t width, height, n_triples, n_pictures, tokens_per_picture; /* n_pictures without the flat ones */
+};
+struct kni_spectral_geometry kni_spectral_geometry_of(const struct kni_profile *p, const struct kni_container_header *header, uint32_t is_v);
+/* out: [height], as row_scale in struct kni_hevc_lossless_opts; 0 where all is padding. */
+void kni_spectral_row_scale(const struct kni_profile *p, uint32_t is_v, enum kni_profile_preset preset, uint32_t triple, uint32_t height, uint16_t *out);
+/* Picture t of a triple into planes, three of width x height one after the other; its escapes go to the end of the layout's escape_bytes. */
+enum kn_status kni_spectral_draw(struct kni_spectral_job *job, const struct kni_spectral_geometry *g, uint32_t triple, uint32_t is_v, uint32_t t, uint8_t *planes,
+                                 struct kn_err *err);
+
 /* What the backends fill in: layout_spectral_rans.c, layout_spectral_hevc.c. */
 struct kni_spectral_backend {
     enum kn_status (*open_encoder)(struct kni_codec *codec, struct kn_err *err);

@@ -35,6 +35,8 @@ uint8_t kni_rans_class_of(double mean_magnitude);
 uint8_t kni_rans_class_of_row(double mean_magnitude, double lag_one);
 /* Of an exponent row, which resembles the row above more than the token before. */
 uint8_t kni_rans_class_of_exponents(double mean_magnitude);
+/* The mean magnitude that a class stands for, within an eighth of an octave: 2^-8 for rows that are almost always 0. */
+double kni_rans_class_mean(uint8_t class);
 /* Counts a matrix that would be coded: the same arguments as encoding. */
 void kni_rans_trainer_add(struct kni_rans_trainer *t, const uint8_t *symbols, size_t stride, uint32_t n_rows, uint32_t n_tokens, const uint8_t *classes);
 /* Tables from the counts; contexts that were hardly seen lean on their class, unseen symbols stay codable. */

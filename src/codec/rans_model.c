@@ -57,11 +57,16 @@ uint8_t kni_rans_class_of_exponents(double mean_magnitude)
     return class_of(mean_magnitude, KIND_EXPONENTS);
 }
 
+double kni_rans_class_mean(uint8_t class)
+{
+    return exp2((class % SPREADS - 32.0) / 4);
+}
+
 /* A row's weight falls with its mean so that small symbols are counted and large ones averaged; what comes before is small below 1.6
  * means, large from 5 on. */
 static void class_rule(struct kni_rans_class *c, unsigned class)
 {
-    double mean = exp2((class % SPREADS - 32.0) / 4);
+    double mean = kni_rans_class_mean((uint8_t)class);
     c->above = class / SPREADS == KIND_EXPONENTS;
     c->weight = (uint8_t)fmax(1, rint(64 / (1 + mean)));
     c->cap = (uint8_t)(KNI_RANS_MAX_GAIN / c->weight < 127 ? KNI_RANS_MAX_GAIN / c->weight : 127);

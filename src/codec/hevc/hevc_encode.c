@@ -1,116 +1,96 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the encoder plugin and turns pictures into a section. The plugin is looked for next to the file that holds this
- * code (libkinema.so or the program), one folder above, then by the loader, which also knows the program's run path. It stays
- * loaded: x265 keeps global state.
+ * Turns pictures into a section, through Kinema's own encoder or a plugin's.
+ *
+ *     begin:   own: the encoder is made anew in kept memory         plugin: kept while size stays the same
+ *     picture: own: its access unit goes straight behind the last   plugin: its access unit is copied there
+ *     end:     [ table ][ payload ] into the container
+ *
+ * Our own encoder predicts from the picture before, which is the caller's and gone by then: it is copied here, unless every
+ * sample is 128, which is what the spectral layout's first picture is, or no picture follows. Buffers only grow, so that
+ * streams after the first allocate nothing.
  */
 #include "codec/hevc/hevc_encode.h"
 
 #include <assert.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/le.h"
-#include "codec/hevc/hevc_plugin.h"
+#include "codec/hevc/hevc_plugin_load.h"
 
-#define PLUGIN_FILE "libkinema_x265.so"
+#define DEFAULT_ENCODER KN_HEVC_ENCODER_X265_ULTRAFAST
 
 struct kni_hevc_encoder {
-    const struct kn_hevc_plugin *plugin;
-    void *stream; /* the plugin's encoder, kept for streams of the same size */
+    const struct kn_hevc_plugin *plugin; /* NULL: our own */
+    const char *preset;                  /* the plugin's */
+    void *stream;                        /* the plugin's encoder, kept for streams of the same size */
     uint32_t width, height;
     uint32_t n_pictures, n_units;
     uint32_t *unit_bytes; /* n_pictures sizes */
     size_t unit_capacity;
     uint8_t *payload;
     size_t payload_bytes, payload_capacity;
+    /* our own */
+    struct kni_hevc_lossless_opts opts;
+    struct kni_hevc_lossless *own; /* lies in memory */
+    void *memory;
+    size_t memory_capacity;
+    uint8_t *before; /* the last picture, three planes without padding */
+    size_t before_capacity;
+    bool before_flat;
 };
 
-/* Guards nothing but the one load: plugin is written once under it and only read afterwards. */
-static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
-static const struct kn_hevc_plugin *loaded;
-
-static void *open_in(const char *folder, int folder_bytes, const char *below)
+static enum kn_hevc_encoder encoder_of(const struct kn_hevc_opts *opts)
 {
-    char path[4096];
-    int n = snprintf(path, sizeof path, "%.*s%s%s", folder_bytes, folder, below, PLUGIN_FILE);
-    return n > 0 && (size_t)n < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-}
-
-static void *open_library(void)
-{
-    Dl_info here;
-    char program[4096];
-    const char *file = dladdr((const void *)&load_lock, &here) ? here.dli_fname : NULL;
-    if (!file || !strchr(file, '/')) { /* a program found through PATH is known by its bare name only */
-        ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
-        program[n > 0 ? n : 0] = 0;
-        file = program;
-    }
-    const char *slash = strrchr(file, '/');
-    void *library = NULL;
-    if (slash)
-        library = open_in(file, (int)(slash - file), "/");
-    if (slash && !library) /* programs in a folder below, such as tests */
-        library = open_in(file, (int)(slash - file), "/../");
-    return library ? library : dlopen(PLUGIN_FILE, RTLD_NOW | RTLD_LOCAL);
-}
-
-static enum kn_status load_plugin(const struct kn_hevc_plugin **out, struct kn_err *err)
-{
-    enum kn_status s = KN_OK;
-    pthread_mutex_lock(&load_lock);
-    if (!loaded) {
-        void *library = open_library();
-        kn_hevc_plugin_fn get = NULL;
-        if (library) {
-            void *symbol = dlsym(library, KN_HEVC_PLUGIN_SYMBOL);
-            memcpy(&get, &symbol, sizeof get); /* ISO C has no cast from object to function pointers */
-        }
-        const struct kn_hevc_plugin *plugin = get ? get() : NULL;
-        if (!library)
-            s = kni_err_set(err, KN_E_UNSUPPORTED, "preset tiles and backend hevc need the HEVC encoder plugin " PLUGIN_FILE
-                            " next to kinema: install libx265 (libx265-dev) and build with KN_X265=ON, or use preset exact or backend rans");
-        else if (!plugin || plugin->abi_version != KN_HEVC_PLUGIN_ABI || plugin->struct_bytes != sizeof *plugin)
-            s = kni_err_set(err, KN_E_UNSUPPORTED, PLUGIN_FILE " is of another version than this Kinema: build both together");
-        else
-            loaded = plugin;
-    }
-    *out = loaded;
-    pthread_mutex_unlock(&load_lock);
-    return s;
+    return opts->encoder == KN_HEVC_ENCODER_DEFAULT ? DEFAULT_ENCODER : opts->encoder;
 }
 
 uint32_t kni_hevc_encoder_tools(const struct kn_hevc_opts *opts)
 {
-    return opts->encoder <= KN_HEVC_ENCODER_KINEMA && opts->tools != KN_HEVC_TOOLS_BASIC ? KNI_HEVC_TOOLS_ALL : KNI_HEVC_TOOLS_BASIC;
+    return encoder_of(opts) == KN_HEVC_ENCODER_KINEMA && opts->tools != KN_HEVC_TOOLS_BASIC ? KNI_HEVC_TOOLS_ALL : KNI_HEVC_TOOLS_BASIC;
+}
+
+static enum kn_status check(const struct kn_hevc_opts *opts, struct kn_err *err)
+{
+    enum kn_hevc_encoder encoder = encoder_of(opts);
+    if ((unsigned)encoder > KN_HEVC_ENCODER_X265_MEDIUM)
+        return kni_err_set(err, KN_E_ARG, "unknown HEVC encoder %d; use kinema (%d), x265-ultrafast (%d) or x265-medium (%d)", (int)encoder,
+                           KN_HEVC_ENCODER_KINEMA, KN_HEVC_ENCODER_X265_ULTRAFAST, KN_HEVC_ENCODER_X265_MEDIUM);
+    if ((unsigned)opts->tools > KN_HEVC_TOOLS_BASIC)
+        return kni_err_set(err, KN_E_ARG, "unknown set of HEVC tools %d; use full (%d) or basic (%d)", (int)opts->tools, KN_HEVC_TOOLS_FULL,
+                           KN_HEVC_TOOLS_BASIC);
+    if (opts->n_slices > 64)
+        return kni_err_set(err, KN_E_ARG, "%u slices a picture; use 1 to 64, or 0 to have the number chosen", opts->n_slices);
+    return KN_OK;
 }
 
 enum kn_status kni_hevc_encoder_open(struct kni_hevc_encoder **out, const struct kn_hevc_opts *opts, enum kni_hevc_content content, struct kn_err *err)
 {
-    (void)opts;
-    (void)content;
     *out = NULL;
-    const struct kn_hevc_plugin *plugin;
-    enum kn_status s = load_plugin(&plugin, err);
+    const struct kn_hevc_plugin *plugin = NULL;
+    enum kn_hevc_encoder encoder = encoder_of(opts);
+    enum kn_status s = check(opts, err);
+    if (s == KN_OK && encoder != KN_HEVC_ENCODER_KINEMA)
+        s = kni_hevc_plugin_load(&plugin, err);
     if (s != KN_OK)
         return s;
     struct kni_hevc_encoder *e = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *e, 0);
     if (!e)
         return kni_err_set(err, KN_E_NOMEM, "no memory for an HEVC encoder");
     e->plugin = plugin;
+    e->preset = encoder == KN_HEVC_ENCODER_X265_MEDIUM ? "medium" : "ultrafast";
+    e->opts = (struct kni_hevc_lossless_opts){.tools = kni_hevc_encoder_tools(opts), .content = content, .n_slices = opts->n_slices};
     *out = e;
     return KN_OK;
 }
 
 static void end_stream(struct kni_hevc_encoder *e)
 {
-    e->plugin->close(e->stream);
+    if (e->plugin)
+        e->plugin->close(e->stream);
     e->stream = NULL;
+    e->own = NULL;
 }
 
 void kni_hevc_encoder_close(struct kni_hevc_encoder **encoder)
@@ -121,13 +101,15 @@ void kni_hevc_encoder_close(struct kni_hevc_encoder **encoder)
     end_stream(e);
     kni_free(e->unit_bytes);
     kni_free(e->payload);
+    kni_free(e->memory);
+    kni_free(e->before);
     kni_free(e);
     *encoder = NULL;
 }
 
 size_t kni_hevc_encoder_bytes(const struct kni_hevc_encoder *e)
 {
-    return e ? sizeof *e + e->unit_capacity * sizeof *e->unit_bytes + e->payload_capacity : 0;
+    return e ? sizeof *e + e->unit_capacity * sizeof *e->unit_bytes + e->payload_capacity + e->memory_capacity + e->before_capacity : 0;
 }
 
 static enum kn_status no_memory(struct kn_err *err)
@@ -135,23 +117,151 @@ static enum kn_status no_memory(struct kn_err *err)
     return kni_err_set(err, KN_E_NOMEM, "no memory while encoding HEVC");
 }
 
+/* Room for n_bytes behind the units that are there, which stay. */
+static enum kn_status make_unit_room(struct kni_hevc_encoder *e, size_t n_bytes, struct kn_err *err)
+{
+    size_t need;
+    if (!kni_add_size(e->payload_bytes, n_bytes, &need))
+        return no_memory(err);
+    if (need <= e->payload_capacity)
+        return KN_OK;
+    size_t grown = e->payload_bytes ? need + need / 2 : need;
+    uint8_t *payload = kni_realloc(KNI_ALLOC_TAG_CODEC, e->payload, grown);
+    if (!payload)
+        return no_memory(err);
+    e->payload = payload;
+    e->payload_capacity = grown;
+    return KN_OK;
+}
+
+static enum kn_status keep_unit(struct kni_hevc_encoder *e, size_t n_bytes, struct kn_err *err)
+{
+    if (n_bytes > UINT32_MAX)
+        return kni_err_set(err, KN_E_UNSUPPORTED, "an HEVC access unit of %zu bytes is more than a section holds", n_bytes);
+    e->payload_bytes += n_bytes;
+    e->unit_bytes[e->n_units++] = (uint32_t)n_bytes;
+    return KN_OK;
+}
+
+/* ---- through a plugin */
+
 static enum kn_status plugin_status(const struct kni_hevc_encoder *e, enum kn_hevc_result r, const char *what, struct kn_err *err)
 {
     if (r == KN_HEVC_RESULT_OK)
         return KN_OK;
     if (r == KN_HEVC_RESULT_NOMEM)
         return no_memory(err);
-    return kni_err_set(err, KN_E_UNSUPPORTED, "%s could not %s", e->plugin->name, what);
+    return kni_err_set(err, KN_E_UNSUPPORTED, "%s, preset %s, could not %s", e->plugin->name, e->preset, what);
 }
+
+static enum kn_status plugin_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, struct kn_err *err)
+{
+    if (e->stream && e->width == width && e->height == height)
+        return KN_OK;
+    end_stream(e);
+    struct kn_hevc_params params = {.width = width, .height = height, .preset = e->preset};
+    return plugin_status(e, e->plugin->open(&e->stream, &params), "open an encoder for this picture size", err);
+}
+
+static enum kn_status plugin_picture(struct kni_hevc_encoder *e, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
+{
+    assert(e->stream);
+    struct kn_hevc_unit unit = {0};
+    enum kn_status s = plugin_status(e, e->plugin->encode(e->stream, e->n_units == 0, planes, strides, &unit), "encode a picture", err);
+    if (s == KN_OK)
+        s = make_unit_room(e, unit.n_bytes, err);
+    if (s != KN_OK)
+        return s;
+    memcpy(e->payload + e->payload_bytes, unit.bytes, unit.n_bytes);
+    return keep_unit(e, unit.n_bytes, err);
+}
+
+/* ---- our own */
+
+/* At least n_bytes in *buffer, whose contents are lost when it grows. */
+static enum kn_status make_room(void **buffer, size_t *capacity, size_t n_bytes, struct kn_err *err)
+{
+    if (n_bytes <= *capacity)
+        return KN_OK;
+    kni_free(*buffer);
+    *capacity = 0;
+    *buffer = kni_alloc(KNI_ALLOC_TAG_CODEC, n_bytes, 64);
+    if (!*buffer)
+        return no_memory(err);
+    *capacity = n_bytes;
+    return KN_OK;
+}
+
+static enum kn_status own_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, const uint16_t *row_scale, struct kn_err *err)
+{
+    struct kni_hevc_lossless_opts opts = e->opts;
+    opts.width = width;
+    opts.height = height;
+    opts.row_scale = row_scale;
+    e->own = NULL;
+    enum kn_status s = make_room(&e->memory, &e->memory_capacity, kni_hevc_lossless_bytes(&opts), err);
+    if (s == KN_OK)
+        s = kni_hevc_lossless_init(&e->own, e->memory, &opts, err);
+    return s;
+}
+
+static bool is_flat(const struct kni_hevc_encoder *e, const uint8_t *const planes[3], const size_t strides[3])
+{
+    for (uint32_t k = 0; k < 3; k++)
+        for (uint32_t y = 0; y < e->height; y++) {
+            const uint8_t *row = planes[k] + y * strides[k];
+            if (row[0] != 128 || memcmp(row, row + 1, e->width - 1)) /* each sample is its neighbour's and the first is 128 */
+                return false;
+        }
+    return true;
+}
+
+static enum kn_status keep_picture(struct kni_hevc_encoder *e, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
+{
+    e->before_flat = is_flat(e, planes, strides);
+    if (e->before_flat)
+        return KN_OK;
+    size_t plane_bytes = (size_t)e->width * e->height;
+    void *room = e->before;
+    enum kn_status s = make_room(&room, &e->before_capacity, 3 * plane_bytes, err);
+    e->before = room;
+    for (uint32_t k = 0; s == KN_OK && k < 3; k++)
+        for (uint32_t y = 0; y < e->height; y++)
+            memcpy(e->before + k * plane_bytes + (size_t)y * e->width, planes[k] + y * strides[k], e->width);
+    return s;
+}
+
+static enum kn_status own_picture(struct kni_hevc_encoder *e, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
+{
+    assert(e->own);
+    size_t plane_bytes = (size_t)e->width * e->height;
+    struct kni_hevc_job job = {.first = e->n_units == 0, .index = e->n_units, .before_flat = e->before_flat};
+    for (uint32_t k = 0; k < 3; k++) {
+        job.now.plane[k] = planes[k];
+        job.now.stride[k] = strides[k];
+        if (job.first || e->before_flat)
+            continue;
+        job.before.plane[k] = e->before + k * plane_bytes;
+        job.before.stride[k] = e->width;
+    }
+    enum kn_status s = make_unit_room(e, kni_hevc_lossless_unit_bound(e->own), err);
+    if (s == KN_OK)
+        s = keep_unit(e, kni_hevc_lossless_unit(e->own, &job, e->payload + e->payload_bytes), err);
+    if (s == KN_OK && e->n_units < e->n_pictures)
+        s = keep_picture(e, planes, strides, err);
+    return s;
+}
+
+/* ---- streams */
 
 enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, uint32_t n_pictures, const uint16_t *row_scale,
                                      struct kn_err *err)
 {
-    (void)row_scale;
     assert(n_pictures >= 1 && width % 16 == 0 && height % 16 == 0);
     e->n_pictures = n_pictures;
     e->n_units = 0;
     e->payload_bytes = 0;
+    e->before_flat = false;
     if (n_pictures > e->unit_capacity) {
         kni_free(e->unit_bytes);
         e->unit_capacity = 0;
@@ -160,41 +270,16 @@ enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width,
             return no_memory(err);
         e->unit_capacity = n_pictures;
     }
-    if (e->stream && e->width == width && e->height == height)
-        return KN_OK;
-    end_stream(e);
+    enum kn_status s = e->plugin ? plugin_begin(e, width, height, err) : own_begin(e, width, height, row_scale, err);
     e->width = width;
     e->height = height;
-    struct kn_hevc_params params = {.width = width, .height = height};
-    return plugin_status(e, e->plugin->open(&e->stream, &params), "open an encoder for this picture size", err);
-}
-
-static enum kn_status keep_unit(struct kni_hevc_encoder *e, const struct kn_hevc_unit *unit, struct kn_err *err)
-{
-    if (unit->n_bytes > UINT32_MAX)
-        return kni_err_set(err, KN_E_UNSUPPORTED, "%s returned an access unit of %zu bytes", e->plugin->name, unit->n_bytes);
-    size_t need = e->payload_bytes + unit->n_bytes;
-    if (need > e->payload_capacity) {
-        size_t grown = need + need / 2;
-        uint8_t *payload = kni_realloc(KNI_ALLOC_TAG_CODEC, e->payload, grown);
-        if (!payload)
-            return no_memory(err);
-        e->payload = payload;
-        e->payload_capacity = grown;
-    }
-    memcpy(e->payload + e->payload_bytes, unit->bytes, unit->n_bytes);
-    e->payload_bytes = need;
-    e->unit_bytes[e->n_units++] = (uint32_t)unit->n_bytes;
-    return KN_OK;
+    return s;
 }
 
 enum kn_status kni_hevc_encode_picture(struct kni_hevc_encoder *e, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
 {
-    assert(e->stream && e->n_units < e->n_pictures);
-    struct kn_hevc_unit unit = {0};
-    enum kn_status s = plugin_status(e, e->plugin->encode(e->stream, e->n_units == 0, planes, strides, &unit), "encode a picture", err);
-    if (s == KN_OK)
-        s = keep_unit(e, &unit, err);
+    assert(e->n_units < e->n_pictures);
+    enum kn_status s = e->plugin ? plugin_picture(e, planes, strides, err) : own_picture(e, planes, strides, err);
     if (s != KN_OK)
         end_stream(e);
     return s;

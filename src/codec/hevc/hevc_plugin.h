@@ -17,12 +17,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KN_HEVC_PLUGIN_ABI 1u
+#define KN_HEVC_PLUGIN_ABI 2u /* 2: params have a preset */
 #define KN_HEVC_PLUGIN_SYMBOL "kn_hevc_plugin"
 
 enum kn_hevc_result { KN_HEVC_RESULT_OK = 0, KN_HEVC_RESULT_NOMEM = 1, KN_HEVC_RESULT_FAILED = 2 };
 
-struct kn_hevc_params { uint32_t width, height; }; /* multiples of 16 */
+struct kn_hevc_params {
+    uint32_t width, height; /* multiples of 16 */
+    const char *preset;     /* "ultrafast" or "medium": how hard to search; open fails for any other */
+};
 struct kn_hevc_unit { const uint8_t *bytes; size_t n_bytes; }; /* borrowed until the encoder's next call */
 
 struct kn_hevc_plugin {

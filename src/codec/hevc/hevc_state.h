@@ -51,6 +51,9 @@ extern const uint8_t kni_hevc_scan_x[16], kni_hevc_scan_y[16];
 /* Significance context of coefficient n by which neighbours are coded (bit 0: right, bit 1: below); without offset. */
 extern const uint8_t kni_hevc_sig_base[4][16];
 
+/* Sizes, slices and first contexts of e, whose picture size is known. */
+void kni_hevc_lossless_plan(struct kni_hevc_lossless *e, uint32_t ctb_log2, uint32_t cu_log2, int32_t qp, uint32_t init_type, uint32_t n_slices);
+
 /* Slice header without start code. Returns bytes. */
 size_t kni_hevc_slice_header(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
 

@@ -4,12 +4,25 @@
  * Kinema but that header.
  *
  * Settings aim at cheap decoding and cheap encoding of noise-like lossless pictures: one I picture, then P pictures with one
- * reference, no lookahead, no threads inside (Kinema codes streams side by side), no filters, no SEI. Coding units are 16 x 16
- * with rdLevel 1: on the first 256 tokens of SmolLM2's KV, 16 tokens a picture, that gave a ratio of 3.390 at 760 tokens/s of
+ * reference, no lookahead, no threads inside (Kinema codes streams side by side), no filters, no SEI. For ultrafast, coding units
+ * are 16 x 16 with rdLevel 1: on the first 256 tokens of SmolLM2's KV, 16 tokens a picture, that gave a ratio of 3.390 at 760 tokens/s of
  * CPU time, against 3.397 at about 320 with units down to 8 x 8 and the preset's rdLevel 2; 32 x 32 with units down to 16 gave
  * 3.396 at 400-500. Motion search, merge candidates and fast intra left the size alone. Decoding speed differed by less than
- * its noise (a busy machine, single runs, +-15 %). One thread at a time an encoder; x265 wants
- * one CTU size in a process, which holds here.
+ * its noise (a busy machine, single runs, +-15 %).
+ *
+ * medium is there to be compared with at its best, so what it searches is left as x265 has it, but for the size of its coding
+ * trees. Of 64, 32 and 16, 32 was the smallest on every picture tried and faster than 64 (which needs pictures that large):
+ *
+ *     bytes of one picture     ultrafast     medium 64     medium 32     medium 16
+ *     medium K, 256 x 784        104,708       103,750       103,710       104,232
+ *     medium V, 256 x 992        130,414       129,281       129,232       130,084
+ *     fine K, 256 x 1104          43,768        43,076        43,058        43,621
+ *     tiles V, 16 of 48 x 64     100,445             -        99,127        99,828
+ *
+ * psyRd, rdLevel 4, temporal motion candidates and deeper transform trees changed these by 0.3 % at most, both ways.
+ *
+ * x265.h asks for one size of coding trees in a process. x265 3.5 keeps it in each encoder: ultrafast and medium opened together
+ * and fed in turn give the bytes that each gives alone (hevc_plugin_test). One thread at a time an encoder.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -42,7 +55,7 @@ static void plugin_close(void *opaque)
 
 static void configure(const x265_api *api, x265_param *p, const struct kn_hevc_params *want)
 {
-    api->param_default_preset(p, "ultrafast", NULL);
+    api->param_default_preset(p, want->preset, NULL);
     p->logLevel = X265_LOG_NONE;
     p->sourceWidth = (int)want->width;
     p->sourceHeight = (int)want->height;
@@ -52,10 +65,6 @@ static void configure(const x265_api *api, x265_param *p, const struct kn_hevc_p
     p->bEnableWavefront = 0; /* with no other pool feature on, x265 makes no thread pool */
     p->frameNumThreads = 1;
     p->lookaheadThreads = 0;
-    p->maxCUSize = 16;
-    p->minCUSize = 16;
-    p->rdLevel = 1;
-    p->maxTUSize = 16;
     p->bframes = 0;
     p->bBPyramid = 0;
     p->bFrameAdaptive = 0;
@@ -69,16 +78,25 @@ static void configure(const x265_api *api, x265_param *p, const struct kn_hevc_p
     p->bEnableLoopFilter = 0;
     p->bEnableSAO = 0;
     p->bEnableWeightedPred = 0;
-    p->bEnableStrongIntraSmoothing = 0;
-    p->bEnableTemporalMvp = 0;
-    p->psyRd = 0;
-    p->psyRdoq = 0;
     p->bRepeatHeaders = 1;
     p->bAnnexB = 1;
     p->bEmitInfoSEI = 0;
     p->bEmitHRDSEI = 0;
     p->bEnableAccessUnitDelimiters = 0;
     p->bLossless = 1;
+    if (strcmp(want->preset, "ultrafast")) {
+        p->maxCUSize = want->width < 32 || want->height < 32 ? 16 : 32;
+        p->maxTUSize = p->maxCUSize;
+        return;
+    }
+    p->maxCUSize = 16;
+    p->minCUSize = 16;
+    p->rdLevel = 1;
+    p->maxTUSize = 16;
+    p->bEnableStrongIntraSmoothing = 0;
+    p->bEnableTemporalMvp = 0;
+    p->psyRd = 0;
+    p->psyRdoq = 0;
 }
 
 /* Guards x265's process-wide tables, which the first encoder builds. */
@@ -88,7 +106,7 @@ static enum kn_hevc_result plugin_open(void **out, const struct kn_hevc_params *
 {
     *out = NULL;
     const x265_api *api = x265_api_get(8);
-    if (!api)
+    if (!api || !params->preset || (strcmp(params->preset, "ultrafast") && strcmp(params->preset, "medium")))
         return KN_HEVC_RESULT_FAILED;
     struct encoder *e = calloc(1, sizeof *e);
     if (!e)
@@ -144,7 +162,7 @@ const struct kn_hevc_plugin *kn_hevc_plugin(void)
     static const struct kn_hevc_plugin plugin = {
         .abi_version = KN_HEVC_PLUGIN_ABI,
         .struct_bytes = sizeof plugin,
-        .name = "libx265 (lossless, ultrafast)",
+        .name = "libx265 (lossless)",
         .open = plugin_open,
         .encode = plugin_encode,
         .close = plugin_close,

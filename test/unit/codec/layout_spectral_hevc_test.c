@@ -145,8 +145,42 @@ static void several_pictures(void **state)
     check((struct kn_tiny_profile_opts){.n_layer = 2, .n_kv_head = 1, .d_head = 32, .n_group = 1}, 32, 656, 320, 320);
 }
 
+/* A row is as loud as the loudest plane's class says; padding has nothing. */
+static void rows_have_a_scale(void **state)
+{
+    (void)state;
+    struct kni_profile *p = spectral_profile((struct kn_tiny_profile_opts){.n_layer = 8, .n_kv_head = 3, .d_head = 32, .n_group = 2, .n_sinks = 3});
+    uint16_t scale[1024];
+    uint32_t n_loud = 0;
+    for (uint32_t i = 0; i < 4 * KNI_PROFILE_N_PRESETS; i++) {
+        enum kni_profile_preset preset = i / 4;
+        uint32_t triple = i / 2 % 2, is_v = i % 2, height = (kni_spectral_rows_max(p, is_v, preset) + 31) / 16 * 16;
+        assert_true(height < 1024);
+        memset(scale, 0xee, sizeof scale);
+        kni_spectral_row_scale(p, is_v, preset, triple, height, scale);
+        for (uint32_t r = 0; r < height; r++) {
+            int loudest = -1;
+            for (uint32_t k = 0; k < 3; k++) {
+                uint32_t part = (triple * 3 + k) * 2 + is_v;
+                if (part < p->n_parts && r < kni_spectral_rows_of(p, part, preset) && p->parts[part].classes[preset][r] % 64 > loudest)
+                    loudest = p->parts[part].classes[preset][r] % 64;
+            }
+            if (loudest < 0)
+                assert_int_equal(scale[r], 0);
+            else if (loudest >= 16) /* below, a scale has too few bits for quarter octaves */
+                assert_int_equal(kni_rans_class_of(scale[r] / 256.0), loudest);
+            else
+                assert_in_range(scale[r], 1, 16);
+            n_loud += loudest >= 16;
+        }
+        assert_int_equal(scale[height], 0xeeee);
+    }
+    assert_true(n_loud > 100);
+    kni_profile_close(&p);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_picture), cmocka_unit_test(several_pictures)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_picture), cmocka_unit_test(several_pictures), cmocka_unit_test(rows_have_a_scale)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -273,10 +273,10 @@ static int open_without_plugin(void)
 {
     struct kni_codec *codec;
     struct kn_err err = {0};
-    struct kni_codec_opts opts = {.preset = KN_PRESET_TILES};
+    struct kni_codec_opts opts = {.preset = KN_PRESET_TILES, .hevc = {.encoder = KN_HEVC_ENCODER_X265_MEDIUM}};
     if (kni_codec_open(&codec, &opts, &err) != KN_E_UNSUPPORTED || codec || !strstr(err.text, "libkinema_x265.so"))
         return 1;
-    opts.preset = KN_PRESET_EXACT;
+    opts.hevc.encoder = KN_HEVC_ENCODER_KINEMA;
     enum kn_status s = kni_codec_open(&codec, &opts, &err);
     kni_codec_close(&codec);
     return s != KN_OK;

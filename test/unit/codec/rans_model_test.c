@@ -102,6 +102,8 @@ static void classes_follow_a_log_scale(void **state)
         assert_int_equal(kni_rans_class_of_row(mean, 0.3), class + 64);
         assert_int_equal(kni_rans_class_of_row(mean, 0.7), class + 128);
         assert_int_equal(kni_rans_class_of_exponents(mean), 192 + (class < 47 ? class : 47));
+        assert_in_range(1e6 * kni_rans_class_mean(class) / mean, 917004, 1090508); /* an eighth of an octave */
+        assert_int_equal(1e6 * kni_rans_class_mean((uint8_t)(class + 128)), 1e6 * kni_rans_class_mean(class));
     }
 }
 
