@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lossless HEVC encoder against two foreign decoders: random films and options (hevc_random.h), each coded at every CPU level of the machine, as
+ * The lossless HEVC encoder against two foreign decoders and Kinema's reader: random films and options (hevc_random.h), each coded at every CPU level of the machine, as
  * whole units and as slices in reverse order, into buffers of exactly the promised size. All must be the same bytes and decode bit for bit.
  *
  *     hevc_lossless_test                                 200 cases, some seconds
@@ -108,7 +108,7 @@ static size_t unit_of_slices(const struct kni_hevc_lossless *e, const struct kni
 
 /* ---- one case */
 
-struct outcome { double fullest; size_t n_samples, n_bytes; };
+struct outcome { double fullest; size_t n_samples, n_bytes; uint32_t n_slices; };
 
 /* Codes the case in every way that there is. NULL, or what is wrong; *s is the stream. */
 static const char *code_case(const struct hevc_case *c, struct hevc_stream *s, struct outcome *outcome)
@@ -118,6 +118,7 @@ static const char *code_case(const struct hevc_case *c, struct hevc_stream *s, s
         struct coder coder = coder_open(&c->opts, level);
         struct kni_hevc_lossless *e = coder.e;
         size_t bound = kni_hevc_lossless_unit_bound(e), sum = 256, at = 0;
+        outcome->n_slices = kni_hevc_lossless_n_slices(e);
         for (uint32_t i = 0; i < kni_hevc_lossless_n_slices(e); i++)
             sum += kni_hevc_lossless_slice_bound(e, i);
         assert_true(bound <= sum);
@@ -161,6 +162,19 @@ static const char *check_units(const struct hevc_case *c, const struct hevc_stre
     return NULL;
 }
 
+/* All judges, but for the reader, which is slow, where pictures are large. */
+static const char *judge(const struct hevc_case *c, const struct hevc_stream *s, const struct outcome *o)
+{
+    const char *bad = check_units(c, s);
+    if (!bad)
+        bad = hevc_judge_avcodec(s, &c->film);
+    if (!bad)
+        bad = hevc_judge_de265(s, &c->film, c->opts.tools);
+    if (!bad && c->opts.width * c->opts.height < 1000000)
+        bad = hevc_judge_reader(s, &c->film, c->opts.tools, o->n_slices);
+    return bad;
+}
+
 static const char *run_case(uint64_t seed, enum hevc_case_size size, struct outcome *outcome)
 {
     static char text[700];
@@ -171,11 +185,7 @@ static const char *run_case(uint64_t seed, enum hevc_case_size size, struct outc
     const char *bad = code_case(&c, &s, outcome);
     outcome->n_bytes = s.n_bytes;
     if (!bad)
-        bad = check_units(&c, &s);
-    if (!bad)
-        bad = hevc_judge_avcodec(&s, &c.film);
-    if (!bad)
-        bad = hevc_judge_de265(&s, &c.film, c.opts.tools);
+        bad = judge(&c, &s, outcome);
     if (bad)
         snprintf(text, sizeof text, "%s; size class %d: %s", hevc_case_text(&c), (int)size, bad);
     hevc_stream_free(&s);
@@ -247,7 +257,7 @@ static void bounds_are_near(void **state)
             struct hevc_stream s = {0};
             const char *bad = code_case(&c, &s, &o);
             if (!bad)
-                bad = hevc_judge_avcodec(&s, &c.film);
+                bad = judge(&c, &s, &o);
             if (bad)
                 fail_msg("%s: %s", hevc_case_text(&c), bad);
             print_message("film %zu, tools %2u: %5.2f bits a symbol, a slice filled %.3f of its bound\n", i, tools,
@@ -344,9 +354,7 @@ static void out_of_range(void **state)
         struct hevc_stream s = {0};
         const char *wrong = code_case(&c, &s, &o);
         if (!wrong)
-            wrong = hevc_judge_avcodec(&s, &c.film);
-        if (!wrong)
-            wrong = hevc_judge_de265(&s, &c.film, 15);
+            wrong = judge(&c, &s, &o);
         if (wrong)
             fail_msg("%s: %s", hevc_case_text(&c), wrong);
         hevc_stream_free(&s);
