@@ -38,7 +38,7 @@ struct hevc_film {
     uint8_t *samples;
 };
 
-#define HEVC_STREAM_UNITS 32u
+#define HEVC_STREAM_UNITS 300u
 struct hevc_stream {
     uint8_t *bytes;
     size_t n_bytes;
@@ -265,7 +265,8 @@ static inline enum kn_status hevc_reader_params(void *user, const struct kn_hevc
     return r->bad ? KN_E_FORMAT : KN_OK;
 }
 
-static inline enum kn_status hevc_reader_picture(void *user, const struct kn_hevc_picture *picture, const struct kni_hevc_rebuilt *rebuilt, struct kn_err *err)
+static inline enum kn_status hevc_reader_picture(void *user, const struct kn_hevc_picture *picture, const struct kni_hevc_rebuilt *rebuilt,
+                                                 struct kn_err *err)
 {
     struct hevc_reader_state *r = user;
     (void)err;

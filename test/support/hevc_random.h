@@ -45,9 +45,9 @@ struct hevc_case {
     uint64_t seed;
     struct kni_hevc_lossless_opts opts;
     struct hevc_film film;
-    uint16_t *row_scale;    /* what opts may point to */
-    bool flat[4];           /* picture t is 128 all over */
-    enum hevc_kind kind[4]; /* of plane 0 */
+    uint16_t *row_scale;          /* what opts may point to */
+    bool flat[HEVC_STREAM_UNITS]; /* picture t is 128 all over */
+    enum hevc_kind kind[4];       /* of plane 0 of the first pictures */
 };
 
 static inline uint32_t hevc_random(uint64_t *state)
