@@ -53,6 +53,7 @@ struct kni_container_header {
     enum kni_layout_id layout;
     enum kni_backend_id backend;
     struct kni_tiling tiling;
+    uint32_t tools; /* bits of enum kni_hevc_tool (hevc_lossless.h) that the chunk's video uses; 0 without video */
     uint32_t n_sections;
 };
 
