@@ -51,7 +51,10 @@ static double share(double part, double whole)
 
 /* ---- the head of a stream */
 
-static const struct { uint32_t bit; const char *name; } tools[] = {{1, "transform_skip_context"}, {2, "implicit_rdpcm"}, {4, "explicit_rdpcm"}, {8, "persistent_rice_adaptation"}};
+static const struct {
+    uint32_t bit;
+    const char *name;
+} tools[] = {{1, "transform_skip_context"}, {2, "implicit_rdpcm"}, {4, "explicit_rdpcm"}, {8, "persistent_rice_adaptation"}};
 
 struct flag { const char *name; bool on; };
 
@@ -72,10 +75,11 @@ static void print_begin(const struct telling *t, const struct kn_hevc_stream *s)
         printf("%s %" PRIu32 "\n", s->section, s->index);
     else
         printf("%s\n", t->args->file);
-    printf("pictures  %" PRIu32 " x %" PRIu32 ", 8-bit 4:4:4, shown %" PRIu32 " x %" PRIu32 "; profile %" PRIu32 ", level %.1f\n", p->width, p->height, p->width - p->window_right,
-           p->height - p->window_bottom, p->profile_idc, p->level_idc / 30.0);
-    printf("blocks    coding tree %" PRIu32 ", coding units from %" PRIu32 ", transforms %" PRIu32 " to %" PRIu32 ", depth %" PRIu32 " intra, %" PRIu32 " inter\n", p->ctu, p->min_cu,
-           p->min_tu, p->max_tu, p->depth_intra, p->depth_inter);
+    printf("pictures  %" PRIu32 " x %" PRIu32 ", 8-bit 4:4:4, shown %" PRIu32 " x %" PRIu32 "; profile %" PRIu32 ", level %.1f\n", p->width,
+           p->height, p->width - p->window_right, p->height - p->window_bottom, p->profile_idc, p->level_idc / 30.0);
+    printf("blocks    coding tree %" PRIu32 ", coding units from %" PRIu32 ", transforms %" PRIu32 " to %" PRIu32 ", depth %" PRIu32
+           " intra, %" PRIu32 " inter\n",
+           p->ctu, p->min_cu, p->min_tu, p->max_tu, p->depth_intra, p->depth_inter);
     printf("tools    ");
     for (size_t i = 0; i < sizeof tools / sizeof *tools; i++)
         if (p->tools & tools[i].bit)
@@ -101,12 +105,13 @@ static json_t *json_begin(const struct telling *t, const struct kn_hevc_stream *
     for (uint32_t i = 0, n = flags_of(p, flags); i < n; i++)
         if (flags[i].on)
             json_array_append_new(on, json_string(flags[i].name));
-    json_t *params = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "width", (json_int_t)p->width, "height", (json_int_t)p->height, "window_right",
-                               (json_int_t)p->window_right, "window_bottom", (json_int_t)p->window_bottom, "profile_idc", (json_int_t)p->profile_idc, "level_idc",
-                               (json_int_t)p->level_idc, "ctu", (json_int_t)p->ctu, "min_cu", (json_int_t)p->min_cu, "min_tu", (json_int_t)p->min_tu, "max_tu", (json_int_t)p->max_tu,
-                               "depth_intra", (json_int_t)p->depth_intra, "depth_inter", (json_int_t)p->depth_inter, "tools", names, "flags", on);
-    return json_pack("{s:o, s:o, s:I, s:o}", "file", kn_app_json_text(t->args->file, strlen(t->args->file)), "section", s->section ? json_string(s->section) : json_null(), "index",
-                     (json_int_t)s->index, "params", params);
+    json_t *params = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "width", (json_int_t)p->width, "height",
+                               (json_int_t)p->height, "window_right", (json_int_t)p->window_right, "window_bottom", (json_int_t)p->window_bottom,
+                               "profile_idc", (json_int_t)p->profile_idc, "level_idc", (json_int_t)p->level_idc, "ctu", (json_int_t)p->ctu, "min_cu",
+                               (json_int_t)p->min_cu, "min_tu", (json_int_t)p->min_tu, "max_tu", (json_int_t)p->max_tu, "depth_intra",
+                               (json_int_t)p->depth_intra, "depth_inter", (json_int_t)p->depth_inter, "tools", names, "flags", on);
+    return json_pack("{s:o, s:o, s:I, s:o}", "file", kn_app_json_text(t->args->file, strlen(t->args->file)), "section",
+                     s->section ? json_string(s->section) : json_null(), "index", (json_int_t)s->index, "params", params);
 }
 
 static void on_begin(void *user, const struct kn_hevc_stream *stream)
@@ -130,9 +135,9 @@ static void on_slice(void *user, const struct kn_hevc_slice *s)
     struct telling *t = user;
     const char type[2] = {s->type, 0};
     if (t->args->json) {
-        json_array_append_new(t->slices, json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "type", type, "first_row", (json_int_t)s->first_row, "rows", (json_int_t)s->n_rows, "ctus",
-                                                   (json_int_t)s->n_ctus, "qp", (json_int_t)s->qp, "bytes", (json_int_t)s->n_bytes, "header_bytes", (json_int_t)s->header_bytes,
-                                                   "bits", bits_of(&s->counts)));
+        json_array_append_new(t->slices, json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "type", type, "first_row", (json_int_t)s->first_row,
+                                                   "rows", (json_int_t)s->n_rows, "ctus", (json_int_t)s->n_ctus, "qp", (json_int_t)s->qp, "bytes",
+                                                   (json_int_t)s->n_bytes, "header_bytes", (json_int_t)s->header_bytes, "bits", bits_of(&s->counts)));
         return;
     }
     size_t used = s->index ? strlen(t->line) : 0;
@@ -162,9 +167,10 @@ static void on_picture(void *user, const struct kn_hevc_picture *p)
     if (t->args->one_picture && p->index == t->args->picture)
         keep_picture(t, p);
     if (t->args->json) {
-        json_array_append_new(t->pictures, json_pack("{s:I, s:b, s:I, s:f, s:I, s:I, s:I, s:o}", "index", (json_int_t)p->index, "idr", (int)p->idr, "bytes", (json_int_t)p->n_bytes, "bits",
-                                                     bits_of(&p->counts), "units", (json_int_t)p->counts.n_cu, "units_skipped", (json_int_t)p->counts.n_cu_skipped, "units_intra",
-                                                     (json_int_t)p->counts.n_cu_intra, "slices", t->slices));
+        json_array_append_new(t->pictures,
+                              json_pack("{s:I, s:b, s:I, s:f, s:I, s:I, s:I, s:o}", "index", (json_int_t)p->index, "idr", (int)p->idr, "bytes",
+                                        (json_int_t)p->n_bytes, "bits", bits_of(&p->counts), "units", (json_int_t)p->counts.n_cu, "units_skipped",
+                                        (json_int_t)p->counts.n_cu_skipped, "units_intra", (json_int_t)p->counts.n_cu_intra, "slices", t->slices));
         t->slices = json_array();
         return;
     }
@@ -179,26 +185,28 @@ static double band_samples(const struct telling *t, uint32_t band, uint32_t rows
     return 3.0 * t->params.width * (left < rows ? left : rows) * n_pictures;
 }
 
-static void print_totals(const struct telling *t, const struct kn_hevc_counts *c, const struct kn_hevc_counts *bands, uint32_t n_bands, uint32_t rows, uint32_t n_pictures)
+static void print_totals(const struct telling *t, const struct kn_hevc_counts *c, const struct kn_hevc_counts *bands, uint32_t n_bands, uint32_t rows,
+                         uint32_t n_pictures)
 {
     double all = bits_of(c), samples = 3.0 * t->params.width * t->params.height * n_pictures;
     printf("\n%-10s %12s %12s %14s %7s %9s\n", "element", "coded bins", "bypass bins", "bits", "share", "bits/sym");
     for (uint32_t e = 0; e < KN_HEVC_ELEMENT_COUNT; e++) {
         const struct kn_hevc_count *n = &c->element[e];
         if (n->n_coded + n->n_bypass)
-            printf("%-10s %12" PRIu64 " %12" PRIu64 " %14.0f %6.2f%% %9.5f\n", kn_hevc_element_name((enum kn_hevc_element)e), n->n_coded, n->n_bypass, n->bits, 100 * share(n->bits, all),
-                   n->bits / samples);
+            printf("%-10s %12" PRIu64 " %12" PRIu64 " %14.0f %6.2f%% %9.5f\n", kn_hevc_element_name((enum kn_hevc_element)e), n->n_coded, n->n_bypass,
+                   n->bits, 100 * share(n->bits, all), n->bits / samples);
     }
     printf("%-10s %12s %12s %14.0f %6.2f%% %9.5f\n", "all", "", "", all, 100.0, all / samples);
-    printf("residuals of Y, Cb, Cr: %.0f, %.0f, %.0f bits; coding units: %" PRIu64 ", skipped %" PRIu64 ", intra %" PRIu64 "\n", c->plane_bits[0], c->plane_bits[1], c->plane_bits[2],
-           c->n_cu, c->n_cu_skipped, c->n_cu_intra);
+    printf("residuals of Y, Cb, Cr: %.0f, %.0f, %.0f bits; coding units: %" PRIu64 ", skipped %" PRIu64 ", intra %" PRIu64 "\n", c->plane_bits[0],
+           c->plane_bits[1], c->plane_bits[2], c->n_cu, c->n_cu_skipped, c->n_cu_intra);
     printf("\n%6s %12s %9s %8s %8s %8s %8s %8s\n", "row", "bits", "bits/sym", "sig", "greater", "sign", "remain", "rest");
     for (uint32_t i = 0; i < n_bands; i++) {
         const struct kn_hevc_count *n = bands[i].element;
         double bits = bits_of(&bands[i]), greater = n[KN_HEVC_ELEMENT_GREATER1].bits + n[KN_HEVC_ELEMENT_GREATER2].bits;
         double sig = n[KN_HEVC_ELEMENT_SIG].bits, sign = n[KN_HEVC_ELEMENT_SIGN].bits, remaining = n[KN_HEVC_ELEMENT_REMAINING].bits;
-        printf("%6" PRIu32 " %12.0f %9.5f %7.2f%% %7.2f%% %7.2f%% %7.2f%% %7.2f%%\n", i * rows, bits, bits / band_samples(t, i, rows, n_pictures), 100 * share(sig, bits),
-               100 * share(greater, bits), 100 * share(sign, bits), 100 * share(remaining, bits), 100 * share(bits - sig - greater - sign - remaining, bits));
+        printf("%6" PRIu32 " %12.0f %9.5f %7.2f%% %7.2f%% %7.2f%% %7.2f%% %7.2f%%\n", i * rows, bits, bits / band_samples(t, i, rows, n_pictures),
+               100 * share(sig, bits), 100 * share(greater, bits), 100 * share(sign, bits), 100 * share(remaining, bits),
+               100 * share(bits - sig - greater - sign - remaining, bits));
     }
     printf("\n");
 }
@@ -214,12 +222,14 @@ static json_t *json_elements(const struct kn_hevc_counts *c)
     return o;
 }
 
-static void json_totals(struct telling *t, const struct kn_hevc_stream *s, const struct kn_hevc_counts *c, const struct kn_hevc_counts *bands, uint32_t n_bands, uint32_t n_pictures)
+static void json_totals(struct telling *t, const struct kn_hevc_stream *s, const struct kn_hevc_counts *c, const struct kn_hevc_counts *bands,
+                        uint32_t n_bands, uint32_t n_pictures)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < n_bands; i++)
-        json_array_append_new(list, json_pack("{s:I, s:f, s:f, s:o}", "row", (json_int_t)i * s->band_rows, "samples", band_samples(t, i, s->band_rows, n_pictures), "bits",
-                                              bits_of(&bands[i]), "elements", json_elements(&bands[i])));
+        json_array_append_new(list, json_pack("{s:I, s:f, s:f, s:o}", "row", (json_int_t)i * s->band_rows, "samples",
+                                              band_samples(t, i, s->band_rows, n_pictures), "bits", bits_of(&bands[i]), "elements",
+                                              json_elements(&bands[i])));
     json_object_set_new(t->object, "bytes", json_integer((json_int_t)s->n_bytes));
     json_object_set_new(t->object, "samples", json_integer((json_int_t)(3 * (uint64_t)t->params.width * t->params.height * n_pictures)));
     json_object_set_new(t->object, "pictures", t->pictures);
@@ -266,8 +276,11 @@ enum { OPT_ROWS = 256, OPT_PICTURE, OPT_JSON };
 
 static int parse(int argc, char **argv, struct args *a)
 {
-    static const struct option table[] = {{"rows", required_argument, NULL, OPT_ROWS}, {"picture", required_argument, NULL, OPT_PICTURE}, {"json", no_argument, NULL, OPT_JSON},
-                                          {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    static const struct option table[] = {{"rows", required_argument, NULL, OPT_ROWS},
+                                          {"picture", required_argument, NULL, OPT_PICTURE},
+                                          {"json", no_argument, NULL, OPT_JSON},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
     opterr = 0;
     optind = 1;
     for (int option; (option = getopt_long(argc, argv, ":h", table, NULL)) != -1;) {
@@ -311,7 +324,13 @@ int kn_cmd_codec_inspect(int argc, char **argv)
         return kn_app_fail("codec", "%s: %s", args.file, why);
     struct telling t = {.args = &args, .found = true};
     struct kn_err err = {0};
-    struct kn_hevc_inspect_opts io = {.size = sizeof io, .band_rows = args.band_rows, .on_begin = on_begin, .on_slice = on_slice, .on_picture = on_picture, .on_end = on_end, .user = &t};
+    struct kn_hevc_inspect_opts io = {.size = sizeof io,
+                                      .band_rows = args.band_rows,
+                                      .on_begin = on_begin,
+                                      .on_slice = on_slice,
+                                      .on_picture = on_picture,
+                                      .on_end = on_end,
+                                      .user = &t};
     enum kn_status status = kn_hevc_inspect(bytes, n_bytes, &io, &err);
     if (status)
         exit_status = kn_app_fail("codec", "%s: %s", args.file, err.text[0] ? err.text : kn_status_message(status));

@@ -181,5 +181,6 @@ int main(int argc, char **argv)
            make_profile(to, "two_ropes", &(struct kn_tiny_profile_opts){.n_layer = 3, .n_kv_head = 1, .d_head = 32, .n_group = 2, .rope_dim = 16, .n_ropes = 2, .n_sinks = 4}) ||
            make_hevc(to, "ours", (struct kn_hevc_opts){.encoder = KN_HEVC_ENCODER_KINEMA, .n_slices = 2}, KNI_HEVC_CONTENT_TILES) ||
            make_hevc(to, "ours_basic", (struct kn_hevc_opts){.encoder = KN_HEVC_ENCODER_KINEMA, .tools = KN_HEVC_TOOLS_BASIC}, KNI_HEVC_CONTENT_NOISE) ||
-           make_hevc(to, "x265", (struct kn_hevc_opts){.encoder = KN_HEVC_ENCODER_X265_MEDIUM}, KNI_HEVC_CONTENT_TILES) || make_rans(to, "coded", 0) || make_rans(to, "raw", 1) || make_rans(to, "own_model", 2);
+           make_hevc(to, "x265", (struct kn_hevc_opts){.encoder = KN_HEVC_ENCODER_X265_MEDIUM}, KNI_HEVC_CONTENT_TILES) ||
+           make_rans(to, "coded", 0) || make_rans(to, "raw", 1) || make_rans(to, "own_model", 2);
 }

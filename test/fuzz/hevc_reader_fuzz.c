@@ -36,7 +36,8 @@ static enum kn_status on_picture(void *user, const struct kn_hevc_picture *pictu
     s->n_bytes += picture->n_bytes;
     for (uint32_t k = 0; k < 3 && rebuilt->plane[k]; k++)
         for (uint32_t y = 0; y < s->params.height; y++)
-            s->sum += rebuilt->plane[k][y * rebuilt->stride] + rebuilt->plane[k][y * rebuilt->stride + s->params.width - 1]; /* both ends must be readable */
+            s->sum += rebuilt->plane[k][y * rebuilt->stride] +
+                      rebuilt->plane[k][y * rebuilt->stride + s->params.width - 1]; /* both ends must be readable */
     return KN_OK;
 }
 
@@ -46,7 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct kn_err err = {0};
     struct kni_hevc_reader *r = NULL;
     struct kn_hevc_stream end;
-    struct kni_hevc_reader_opts opts = {.rebuild = true, .max_samples = 128 * 128, .on_params = on_params, .on_slice = on_slice, .on_picture = on_picture, .user = &s};
+    struct kni_hevc_reader_opts opts = {
+        .rebuild = true, .max_samples = 128 * 128, .on_params = on_params, .on_slice = on_slice, .on_picture = on_picture, .user = &s};
     if (kni_hevc_reader_open(&r, &opts, &err) != KN_OK)
         return 0;
     enum kn_status status = kni_hevc_reader_read(r, data, size, &err);

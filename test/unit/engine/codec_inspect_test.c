@@ -74,7 +74,8 @@ static void on_end(void *user, const struct kn_hevc_stream *stream)
 
 static enum kn_status look(const uint8_t *bytes, size_t n_bytes, struct seen *s, struct kn_err *err)
 {
-    struct kn_hevc_inspect_opts o = {.size = sizeof o, .band_rows = 8, .on_begin = on_begin, .on_slice = on_slice, .on_picture = on_picture, .on_end = on_end, .user = s};
+    struct kn_hevc_inspect_opts o = {
+        .size = sizeof o, .band_rows = 8, .on_begin = on_begin, .on_slice = on_slice, .on_picture = on_picture, .on_end = on_end, .user = s};
     *s = (struct seen){0};
     return kn_hevc_inspect(bytes, n_bytes, &o, err);
 }
@@ -82,8 +83,11 @@ static enum kn_status look(const uint8_t *bytes, size_t n_bytes, struct seen *s,
 static void streams(void **state)
 {
     (void)state;
-    static const struct { const char *seed; uint32_t n_streams, n_pictures; } files[] = {{"hevc_reader_fuzz/ours", 1, 3}, {"hevc_reader_fuzz/x265", 1, 3}, {"chunk_fuzz/tiles_f16", 2, 8},
-                                                                                        {"chunk_fuzz/fine_hevc_f16", 2, 4}};
+    static const struct {
+        const char *seed;
+        uint32_t n_streams, n_pictures;
+    } files[] = {
+        {"hevc_reader_fuzz/ours", 1, 3}, {"hevc_reader_fuzz/x265", 1, 3}, {"chunk_fuzz/tiles_f16", 2, 8}, {"chunk_fuzz/fine_hevc_f16", 2, 4}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         size_t n;
         uint8_t *bytes = read_seed(files[i].seed, &n);
