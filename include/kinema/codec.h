@@ -167,6 +167,7 @@ struct kn_codec_bench_hevc_row {
     /* Encoding by wall clock, fastest round: on one thread; on n_threads, streams side by side; slices of one picture after the other side by
      * side (ours). 0: not measured. */
     double encode_wall_mb_s, streams_mb_s, slices_mb_s;
+    uint64_t slices_bytes; /* as n_bytes, of those slices: more of them than usual, and each costs something */
     uint32_t n_threads;
     bool exact;           /* every stream, also those coded on several threads, came back bit for bit; if not, decode_mb_s is 0 */
 };
@@ -180,6 +181,7 @@ struct kn_codec_bench_hevc_opts {
     const char *profile_path; /* NULL: spectral presets are left out */
     enum kn_kv_type kv_type;
     uint32_t n_threads;       /* of the figures of several threads, at most one a stream, and of the model; 0: 2; 1: those figures are left out */
+    uint32_t n_slices;        /* of a picture where slices are coded side by side, 1..64; 0: four a thread */
     double seconds;           /* of each measurement, at least one round; 0: 0.3 */
     const char *encoders;     /* "ours,x265-medium": names; NULL: all. What is not there is left out, and logged */
     const char *tools;        /* of ours: "full,basic"; NULL: both */
