@@ -100,7 +100,7 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
     if (o->content == KNI_HEVC_CONTENT_TILES)
         e->tools &= ~(uint32_t)KNI_HEVC_TOOL_EXPLICIT_RDPCM;
     e->content = o->content;
-    kni_hevc_states_fill(e->states);
+    kni_hevc_states_fill(&e->states);
     e->ctb_log2 = CTB_LOG2;
     e->ctb_cols = (e->coded_width + (1u << CTB_LOG2) - 1) >> CTB_LOG2;
     e->ctb_rows = (e->coded_height + (1u << CTB_LOG2) - 1) >> CTB_LOG2;
