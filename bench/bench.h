@@ -17,6 +17,18 @@ int kn_bench_quality(int argc, char **argv);
 /* kinema bench codec. */
 int kn_bench_codec(int argc, char **argv);
 
+/* What it was asked for. */
+struct kn_bench_codec_args {
+    const char *model, *profile, *text, *only;
+    const char *encoders, *tools; /* encoders: measure these of video, and no codecs; tools NULL: all sets */
+    uint32_t prefix, n_threads;
+    float seconds; /* 0: not said */
+    enum kn_kv_type kv_type;
+    bool ablation, json, help;
+};
+/* The encoders' part of it (bench_hevc.c). Returns the program's exit status. */
+int kn_bench_hevc(const struct kn_bench_codec_args *a, struct kn_model *model, const int32_t *tokens, size_t n_tokens);
+
 /* Bytes read per second by n_threads threads from memory larger than the caches. 0: out of memory. */
 double kn_probe_read_bytes_s(uint32_t n_threads);
 /* Single-precision operations per second (a fused multiply-add counts two) of n_threads threads, best instruction level. */

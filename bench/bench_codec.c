@@ -6,6 +6,8 @@
  *     one thread    by processor time, fastest round: bytes a second of 16-bit values, or of symbols for the rANS stage
  *     all threads   by wall clock, chunks dealt out
  *
+ * With --encoder it measures encoders of video instead (bench_hevc.c).
+ *
  * The transform's operations are those of the dense product. Its way back skips symbols that are zero, so it may pass the peak.
  */
 #include <getopt.h>
@@ -14,14 +16,6 @@
 #include <string.h>
 
 #include "bench.h"
-
-struct args {
-    const char *model, *profile, *text, *only;
-    uint32_t prefix, n_threads;
-    float seconds;
-    enum kn_kv_type kv_type;
-    bool json, help;
-};
 
 struct report {
     struct kn_app_progress progress;
@@ -41,7 +35,21 @@ static const char help_text[] =
     "      --kv-type T     f16 (default) or bf16\n"
     "      --seconds S     of each direction of each row, 0.01 to 60, one round at least (1)\n"
     "  -t, --threads N     of the figures by wall clock, at most one a chunk of 256 tokens (all that the process may use)\n"
-    "      --json          one object: machine, commit, rows\n";
+    "      --json          one object: machine, commit, rows\n\n"
+    "       kinema bench codec --encoder LIST --text FILE [options]\n\n"
+    "Encoders of lossless video, on the pictures that the presets draw of the text's K and V. Every encoder, K and V apart and together: bytes,\n"
+    "bits a symbol, ratios to x265's, what is above the rows' entropy; MB/s of symbols, encoding on one thread (processor time) and on several\n"
+    "(by the clock; streams side by side, and ours also slices of one picture), decoding by libavcodec on one. Every stream is decoded and\n"
+    "compared: exit status 1 when one does not come back bit for bit.\n\n"
+    "      --encoder LIST  of ours, x265-ultrafast, x265-medium, with commas; x265 needs its plugin\n"
+    "      --hevc-tools L  of full, basic: range extension tools that ours may use, a row each (both)\n"
+    "      --ablation      ours also with each tool alone, with all but one, and with none\n"
+    "      --only LIST     of fine, medium, small, tiles (all; without a profile tiles)\n"
+    "      --seconds S     of each measurement, one round at least (0.3)\n"
+    "  -t, --threads N     of the figures of several threads, 1 leaves them out (2)\n"
+    "      -m, --text, --profile, --prefix, --kv-type and --json as above\n\n"
+    "Entropy is that of every row of every plane by itself, exponent rows too, zero order, over a chunk's 256 tokens. So few tokens make it\n"
+    "low: by about 0.7 bits a row for each different symbol that the row has after the first.\n";
 
 /* ---- rows */
 
@@ -95,9 +103,9 @@ static void on_row(void *user, const struct kn_codec_bench_row *row)
 
 /* ---- arguments */
 
-enum { OPT_TEXT = 256, OPT_PROFILE, OPT_ONLY, OPT_PREFIX, OPT_KV_TYPE, OPT_SECONDS, OPT_JSON };
+enum { OPT_TEXT = 256, OPT_PROFILE, OPT_ONLY, OPT_PREFIX, OPT_KV_TYPE, OPT_SECONDS, OPT_ENCODER, OPT_TOOLS, OPT_ABLATION, OPT_JSON };
 
-static int parse_option(int option, struct args *a)
+static int parse_option(int option, struct kn_bench_codec_args *a)
 {
     static const char *const types[] = {"f16", "bf16"};
     int type;
@@ -107,6 +115,9 @@ static int parse_option(int option, struct args *a)
     case OPT_TEXT: a->text = optarg; break;
     case OPT_PROFILE: a->profile = optarg; break;
     case OPT_ONLY: a->only = optarg; break;
+    case OPT_ENCODER: a->encoders = optarg; break;
+    case OPT_TOOLS: a->tools = optarg; break;
+    case OPT_ABLATION: a->ablation = true; break;
     case OPT_JSON: a->json = true; break;
     case 't':
         if (!kn_app_parse_u32(optarg, 1, 256, &a->n_threads))
@@ -129,12 +140,13 @@ static int parse_option(int option, struct args *a)
     return KN_APP_EXIT_OK;
 }
 
-static int parse(struct args *a, int argc, char **argv)
+static int parse(struct kn_bench_codec_args *a, int argc, char **argv)
 {
     static const struct option table[] = {
         {"model", required_argument, NULL, 'm'},         {"text", required_argument, NULL, OPT_TEXT},     {"profile", required_argument, NULL, OPT_PROFILE},
         {"only", required_argument, NULL, OPT_ONLY},     {"prefix", required_argument, NULL, OPT_PREFIX}, {"kv-type", required_argument, NULL, OPT_KV_TYPE},
-        {"seconds", required_argument, NULL, OPT_SECONDS}, {"threads", required_argument, NULL, 't'},     {"json", no_argument, NULL, OPT_JSON},
+        {"seconds", required_argument, NULL, OPT_SECONDS}, {"threads", required_argument, NULL, 't'},     {"encoder", required_argument, NULL, OPT_ENCODER},
+        {"hevc-tools", required_argument, NULL, OPT_TOOLS}, {"ablation", no_argument, NULL, OPT_ABLATION}, {"json", no_argument, NULL, OPT_JSON},
         {"help", no_argument, NULL, 'h'},                {NULL, 0, NULL, 0},
     };
     opterr = 0;
@@ -148,12 +160,14 @@ static int parse(struct args *a, int argc, char **argv)
     }
     if (optind < argc)
         return kn_app_usage_error("bench", "unexpected \"%s\"", argv[optind]);
+    if (!a->encoders && (a->tools || a->ablation))
+        return kn_app_usage_error("bench", "%s goes with --encoder", a->tools ? "--hevc-tools" : "--ablation");
     return a->text ? KN_APP_EXIT_OK : kn_app_usage_error("bench", "say what the model is to read: --text FILE");
 }
 
 /* ---- the whole */
 
-static int print_json(const struct report *r, const struct args *a, const struct kn_model *model)
+static int print_json(const struct report *r, const struct kn_bench_codec_args *a, const struct kn_model *model)
 {
     json_t *all = json_object(), *machine = kn_app_json_machine();
     const char *path = kn_model_info(model)->path;
@@ -171,7 +185,7 @@ static int print_json(const struct report *r, const struct args *a, const struct
     return ok ? KN_APP_EXIT_OK : KN_APP_EXIT_FAILED;
 }
 
-static int measure(struct args *a, struct kn_model *model)
+static int measure(struct kn_bench_codec_args *a, struct kn_model *model)
 {
     static char found[4096];
     struct kn_err err = {0};
@@ -181,6 +195,12 @@ static int measure(struct args *a, struct kn_model *model)
     if (tokens && !a->profile && kn_app_default_profile(model, found, sizeof found))
         a->profile = found;
     enum kn_status status = tokens ? KN_OK : KN_E_IO;
+    if (tokens && a->encoders) {
+        json_decref(r.rows);
+        int exit_status = kn_bench_hevc(a, model, tokens, n);
+        free(tokens);
+        return exit_status;
+    }
     if (tokens) {
         r.peak = kn_probe_flops_processor();
         if (!a->json) {
@@ -219,7 +239,7 @@ static int measure(struct args *a, struct kn_model *model)
 
 int kn_bench_codec(int argc, char **argv)
 {
-    struct args a = {.prefix = 1024, .seconds = 1};
+    struct kn_bench_codec_args a = {.prefix = 1024};
     char path[4096];
     struct kn_model *model = NULL;
     struct kn_err err = {0};

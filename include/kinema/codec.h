@@ -148,6 +148,135 @@ struct kn_codec_bench_opts {
 /* Errors: KN_E_ARG (too few tokens, an unknown name), KN_E_CONTEXT, KN_E_NOMEM, and those of a profile. */
 KN_API enum kn_status kn_codec_bench(struct kn_model *model, const struct kn_codec_bench_opts *opts, struct kn_err *err);
 
+/* How well encoders of lossless video do on the pictures that the layouts draw of a real prefix: size, beside what the rows' own statistics
+ * allow, and speed. Symbols are what the layout put into pictures, padding not counted, one byte each. */
+struct kn_codec_bench_hevc_row {
+    const char *preset;   /* "fine", "medium", "small", "tiles"; borrowed for the call, as all names */
+    const char *part;     /* "K", "V", or "K+V": both, times added */
+    const char *encoder;  /* "ours", "x265-ultrafast", "x265-medium" */
+    const char *tools;    /* ours: "full", "basic"; of an ablation "none", "rice", "all but rice" and so on; NULL: not ours */
+    uint64_t n_symbols;
+    uint64_t n_bytes;     /* of all streams, their tables counted */
+    double entropy_bytes; /* sum over rows of the empirical zero-order entropy of each over a chunk's tokens: so few tokens make it too low; 0: tiles */
+    double encode_mb_s, decode_mb_s; /* one thread, processor time, fastest round; decoding by libavcodec */
+    /* Encoding by wall clock, fastest round: on one thread; on n_threads, streams side by side; slices of one picture after the other side by
+     * side (ours). 0: not measured. */
+    double encode_wall_mb_s, streams_mb_s, slices_mb_s;
+    uint32_t n_threads;
+    bool exact;           /* every stream, also those coded on several threads, came back bit for bit; if not, decode_mb_s is 0 */
+};
+typedef void (*kn_codec_bench_hevc_row_fn)(void *user, const struct kn_codec_bench_hevc_row *row);
+
+struct kn_codec_bench_hevc_opts {
+    size_t size;              /* sizeof(struct kn_codec_bench_hevc_opts) */
+    const int32_t *tokens;    /* at least prefix of them; borrowed for the call */
+    size_t n_tokens;
+    uint32_t prefix;          /* a multiple of 256; 0: 1024 */
+    const char *profile_path; /* NULL: spectral presets are left out */
+    enum kn_kv_type kv_type;
+    uint32_t n_threads;       /* of the figures of several threads, at most one a stream, and of the model; 0: 2; 1: those figures are left out */
+    double seconds;           /* of each measurement, at least one round; 0: 0.3 */
+    const char *encoders;     /* "ours,x265-medium": names; NULL: all. What is not there is left out, and logged */
+    const char *tools;        /* of ours: "full,basic"; NULL: both */
+    const char *only;         /* presets; NULL: fine, medium, small, tiles */
+    bool ablation;            /* ours also with each tool of HEVC's range extensions alone, with all but one, and with none */
+    kn_codec_bench_hevc_row_fn on_row; /* a preset's rows follow each other: each encoder's K, V, K+V */
+    kn_progress_fn progress;  /* may be NULL */
+    void *user;
+};
+/* Errors: KN_E_ARG (too few tokens, an unknown name), KN_E_CONTEXT, KN_E_NOMEM, and those of a profile. A stream that does not come back is no
+ * error but a row's exact. */
+KN_API enum kn_status kn_codec_bench_hevc(struct kn_model *model, const struct kn_codec_bench_hevc_opts *opts, struct kn_err *err);
+
+/* ---- where the bits of lossless HEVC go */
+
+/* Classes of syntax elements of a slice. */
+enum kn_hevc_element {
+    KN_HEVC_ELEMENT_SPLIT = 0,  /* split_cu_flag, split_transform_flag */
+    KN_HEVC_ELEMENT_SKIP,       /* cu_skip_flag */
+    KN_HEVC_ELEMENT_MODE,       /* pred_mode_flag, part_mode, merge_flag, merge_idx */
+    KN_HEVC_ELEMENT_INTRA,      /* intra modes of luma and chroma */
+    KN_HEVC_ELEMENT_MOTION,     /* references, vector differences, predictors */
+    KN_HEVC_ELEMENT_CBF,        /* rqt_root_cbf, cbf_luma, cbf_cb, cbf_cr */
+    KN_HEVC_ELEMENT_RDPCM,      /* explicit_rdpcm_flag and its direction */
+    KN_HEVC_ELEMENT_LAST,       /* position of the last coefficient */
+    KN_HEVC_ELEMENT_SUB_BLOCK,  /* coded_sub_block_flag */
+    KN_HEVC_ELEMENT_SIG,        /* sig_coeff_flag */
+    KN_HEVC_ELEMENT_GREATER1,   /* coeff_abs_level_greater1_flag */
+    KN_HEVC_ELEMENT_GREATER2,   /* coeff_abs_level_greater2_flag */
+    KN_HEVC_ELEMENT_SIGN,       /* coeff_sign_flag */
+    KN_HEVC_ELEMENT_REMAINING,  /* coeff_abs_level_remaining */
+    KN_HEVC_ELEMENT_OTHER,      /* cu_transquant_bypass_flag, SAO, cu_qp_delta, ends of slices */
+    KN_HEVC_ELEMENT_COUNT
+};
+/* "sig", "remaining": static text. */
+KN_API const char *kn_hevc_element_name(enum kn_hevc_element element);
+
+/* bits is what an ideal arithmetic coder spends: -log2 of the probability by the context's state, one for a bypass bin. */
+struct kn_hevc_count { uint64_t n_coded, n_bypass; double bits; };
+struct kn_hevc_counts {
+    struct kn_hevc_count element[KN_HEVC_ELEMENT_COUNT];
+    double plane_bits[3]; /* of which residuals of Y, Cb, Cr */
+    uint64_t n_cu, n_cu_skipped, n_cu_intra; /* coding units: all, skipped, intra */
+};
+
+/* What parameter sets say. Sizes in samples. */
+struct kn_hevc_params {
+    uint32_t width, height;               /* as coded, before the window */
+    uint32_t window_right, window_bottom; /* cut off for output */
+    uint32_t profile_idc, level_idc;
+    uint32_t ctu, min_cu, min_tu, max_tu;
+    uint32_t depth_inter, depth_intra;    /* max_transform_hierarchy_depth */
+    uint32_t tools;                       /* range extension: 1 transform_skip_context, 2 implicit_rdpcm, 4 explicit_rdpcm, 8 persistent_rice */
+    bool amp, sao, deblocking, strong_intra_smoothing, temporal_mvp, sign_hiding, weighted_pred, wavefront, cu_qp_delta, constrained_intra;
+};
+
+struct kn_hevc_slice {
+    uint32_t picture, index; /* of the stream; of the picture */
+    char type;               /* 'I', 'P' */
+    bool idr;
+    uint32_t first_ctu, n_ctus, first_row, n_rows; /* rows of samples that its CTUs touch */
+    int32_t qp;
+    uint32_t n_refs;
+    uint64_t n_bytes, header_bytes; /* of the NAL unit with its start code; of which before the slice's data, emulation prevention left out */
+    struct kn_hevc_counts counts;
+};
+
+struct kn_hevc_picture {
+    uint32_t index, n_slices;
+    bool idr;
+    uint64_t n_bytes;                   /* of all NAL units since the picture before, start codes and parameter sets counted */
+    struct kn_hevc_counts counts;
+    const struct kn_hevc_counts *bands; /* borrowed for the call; row bands from top to bottom */
+    uint32_t n_bands, band_rows;
+};
+
+/* One stream: a whole Annex B file, or a section of a chunk. */
+struct kn_hevc_stream {
+    const char *section; /* "spectral-video", "tiles-video", or NULL: a file of its own */
+    uint32_t index;      /* of the section */
+    struct kn_hevc_params params;
+    uint32_t n_pictures, n_slices;
+    uint64_t n_bytes, n_samples;        /* of everything; of all planes of all pictures, as coded */
+    struct kn_hevc_counts counts;
+    const struct kn_hevc_counts *bands; /* of all pictures; borrowed for the call */
+    uint32_t n_bands, band_rows;
+};
+
+struct kn_hevc_inspect_opts {
+    size_t size;        /* sizeof(struct kn_hevc_inspect_opts) */
+    uint32_t band_rows; /* rows of a band, a multiple of 4; 0: 16 */
+    void (*on_begin)(void *user, const struct kn_hevc_stream *stream); /* params are known, totals are zero; may be NULL, as the others */
+    void (*on_slice)(void *user, const struct kn_hevc_slice *slice);
+    void (*on_picture)(void *user, const struct kn_hevc_picture *picture);
+    void (*on_end)(void *user, const struct kn_hevc_stream *stream);
+    void *user;
+};
+/* Reads bytes, an Annex B stream of lossless HEVC or a chunk as stores hold it (then each of its HEVC sections), and reports.
+ * Errors: KN_E_FORMAT (damaged), KN_E_UNSUPPORTED (a tool that Kinema's reader does not know, or a chunk without HEVC: says which),
+ * KN_E_ARG, KN_E_NOMEM. Any thread. */
+KN_API enum kn_status kn_hevc_inspect(const void *bytes, size_t n_bytes, const struct kn_hevc_inspect_opts *opts, struct kn_err *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "codec/hevc/hevc_encode.h"
 #include "codec/layout_spectral.h"
 
 /* One entry a preset and backend. A preset's first entry is its default. */
@@ -90,13 +91,17 @@ static enum kn_status plan(const struct kni_codec *codec, const struct kni_chunk
     *out = (struct kni_container_header){.meta = *meta, .layout = ops->layout, .backend = ops->backend};
     out->meta.preset = ops->preset;
     out->meta.backend = ops->backend;
+    if (ops->backend == KNI_BACKEND_ID_HEVC)
+        out->tools = kni_hevc_encoder_tools(&codec->hevc);
     enum kn_status s = kni_container_check_header(out, err); /* ranges first: tilings divide by them */
+    if (s == KN_OK && ops->backend == KNI_BACKEND_ID_HEVC)
+        s = kni_hevc_opts_check(&codec->hevc, err);
     return s == KN_OK ? ops->plan(codec, out, err) : s;
 }
 
 static enum kn_status plan_opts(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kni_container_header *header, struct kn_err *err)
 {
-    struct kni_codec codec = {.tiles_opts = opts->tiles, .profile = opts->profile, .tokens_per_picture = opts->tokens_per_picture};
+    struct kni_codec codec = {.tiles_opts = opts->tiles, .hevc = opts->hevc, .profile = opts->profile, .tokens_per_picture = opts->tokens_per_picture};
     enum kn_status s = find_encoder(opts, &codec.encoder, err);
     return s == KN_OK ? plan(&codec, meta, header, err) : s;
 }

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/le.h"
+#include "codec/hevc/hevc_lossless.h"
 
 /* Offsets in the fixed part. */
 enum {
@@ -35,11 +36,12 @@ enum {
     AT_TILE_HEIGHT = 104, /* u32 */
     AT_HEAD_COLS = 108,   /* u32 */
     AT_GRID_COLS = 112,   /* u32 */
-    AT_ZERO = 116,        /* 12 bytes, zero */
+    AT_TOOLS = 116,       /* u32 */
+    AT_ZERO = 120,        /* 8 bytes, zero */
     FIXED_END = 128
 };
 _Static_assert(FIXED_END == KNI_CONTAINER_FIXED_BYTES, "header size");
-_Static_assert(AT_BACKEND + 1 == AT_LEVELS && AT_GRID_COLS + 4 == AT_ZERO && AT_ZERO + 12 == FIXED_END, "no hole in the header");
+_Static_assert(AT_BACKEND + 1 == AT_LEVELS && AT_GRID_COLS + 4 == AT_TOOLS && AT_ZERO + 8 == FIXED_END, "no hole in the header");
 
 /* Offsets in a table entry. */
 enum { ENTRY_KIND = 0, ENTRY_INDEX = 4, ENTRY_OFFSET = 8, ENTRY_SIZE = 16, ENTRY_CHECKSUM = 24, ENTRY_END = 32 };
@@ -76,6 +78,8 @@ static const char *bad_field(const struct kni_container_header *h)
         return "first token";
     if (h->n_sections > KNI_CONTAINER_MAX_SECTIONS)
         return "section count";
+    if (h->tools && h->backend != KNI_BACKEND_ID_HEVC)
+        return "HEVC tools";
     return NULL;
 }
 
@@ -123,6 +127,7 @@ enum kn_status kni_container_open(struct kni_container *out, const void *data, s
     h->tiling.tile_height = kni_le32_get(b + AT_TILE_HEIGHT);
     h->tiling.head_cols = kni_le32_get(b + AT_HEAD_COLS);
     h->tiling.grid_cols = kni_le32_get(b + AT_GRID_COLS);
+    h->tools = kni_le32_get(b + AT_TOOLS);
     h->n_sections = n_sections;
     const char *bad = bad_field(h);
     if (bad)
@@ -214,6 +219,8 @@ enum kn_status kni_container_match(const struct kni_container *c, const struct k
         return mismatch_number(err, "head width", m->kv.d_head, expect->kv.d_head);
     if (m->kv.type != expect->kv.type)
         return mismatch_number(err, "KV type", m->kv.type, expect->kv.type);
+    if (c->header.tools & ~KNI_HEVC_TOOLS_ALL)
+        return kni_err_set(err, KN_E_MISMATCH, "chunk uses HEVC tools %#x, this build decodes %#x; treated as a miss", c->header.tools, KNI_HEVC_TOOLS_ALL);
     return KN_OK;
 }
 
@@ -320,6 +327,7 @@ void kni_container_writer_finish(struct kni_container_writer *w, void **data, si
     kni_le32_put(b + AT_TILE_HEIGHT, h->tiling.tile_height);
     kni_le32_put(b + AT_HEAD_COLS, h->tiling.head_cols);
     kni_le32_put(b + AT_GRID_COLS, h->tiling.grid_cols);
+    kni_le32_put(b + AT_TOOLS, h->tools);
     kni_le64_put(b + table_end(h->n_sections), kni_xxh3(b, table_end(h->n_sections)));
     *data = w->data;
     *n_bytes = w->used_bytes;

@@ -176,12 +176,13 @@ static enum kn_status hevc_restore(struct kni_spectral_job *job, const struct kn
     for (uint32_t i = 0, n = 2; s == KN_OK && i < n; i++) {
         struct kni_spectral_geometry g = kni_spectral_geometry_of(job->profile, &c->header, i % 2);
         struct picture_job j = {.job = job, .g = &g, .triple = i / 2, .is_v = i % 2};
+        struct kni_hevc_expect expect = {.width = g.width, .height = g.height, .n_pictures = 2 * g.n_pictures, .tools = c->header.tools};
         const uint8_t *bytes;
         size_t size;
         n = g.n_triples * 2;
         s = kni_container_expect(c, section + i, KNI_SECTION_KIND_SPECTRAL_VIDEO, i, &bytes, &size, err);
         if (s == KN_OK)
-            s = kni_hevc_decode(&job->x->decoders[i % 2], bytes, size, g.width, g.height, 2 * g.n_pictures, put_picture, &j, err);
+            s = kni_hevc_decode_expect(&job->x->decoders[i % 2], bytes, size, &expect, put_picture, &j, err);
         kni_hevc_decoder_rest(job->x->decoders[i % 2]); /* K and V have pictures of two sizes: only one is held at a time */
     }
     return s;

@@ -231,6 +231,7 @@ static enum kn_status tiles_restore(struct kni_codec *codec, const struct kni_co
         return s;
     struct kni_tiles *x = codec->tiles;
     s = read_scales(codec, c, err);
+    struct kni_hevc_expect expect = {.width = g.width, .height = g.height, .n_pictures = g.n_pictures, .tools = c->header.tools};
     struct restore_job job = {.x = x, .meta = m, .view = view, .g = &g, .ops = kni_tiles_ops_get(m->kv.type)};
     for (uint32_t i = 0; s == KN_OK && i < g.n_groups * 2; i++) {
         const uint8_t *bytes;
@@ -239,7 +240,7 @@ static enum kn_status tiles_restore(struct kni_codec *codec, const struct kni_co
         job.group = i / 2;
         job.is_v = i % 2;
         if (s == KN_OK)
-            s = kni_hevc_decode(&x->decoder, bytes, size, g.width, g.height, g.n_pictures, put_picture, &job, err);
+            s = kni_hevc_decode_expect(&x->decoder, bytes, size, &expect, put_picture, &job, err);
     }
     count_memory(codec);
     return s;

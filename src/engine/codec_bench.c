@@ -373,10 +373,8 @@ static enum kn_status check(struct kn_codec_bench_opts *o, const struct kn_model
         return kni_err_set(err, KN_E_ARG, "kn_codec_bench needs tokens and an on_row");
     if (o->prefix % CHUNK || o->n_tokens < o->prefix)
         return kni_err_set(err, KN_E_ARG, "a prefix of %u of %zu tokens: use a multiple of %u that the text has", o->prefix, o->n_tokens, CHUNK);
-    for (size_t i = 0; i < o->prefix; i++)
-        if (o->tokens[i] < 0 || (uint32_t)o->tokens[i] >= model->hparams.n_vocab)
-            return kni_err_set(err, KN_E_ARG, "token %zu is %d, outside the vocabulary of %u", i, o->tokens[i], model->hparams.n_vocab);
-    return check_names(o->only, err);
+    enum kn_status status = kni_eval_check_tokens(model, o->tokens, o->prefix, err);
+    return status ? status : check_names(o->only, err);
 }
 
 enum kn_status kn_codec_bench(struct kn_model *model, const struct kn_codec_bench_opts *opts, struct kn_err *err)

@@ -228,10 +228,9 @@ static enum kn_status check(struct kn_eval_opts *o, const struct kn_model *model
         return kni_err_set(err, KN_E_ARG, "a prefix of %u tokens: use a multiple of %u, the tokens of a chunk", o->prefix, KNI_EVAL_CHUNK);
     if (o->n_tokens < (size_t)o->prefix + o->continue_)
         return kni_err_set(err, KN_E_ARG, "%zu tokens of text, but prefix and continue want %zu: give a longer text", o->n_tokens, (size_t)o->prefix + o->continue_);
-    for (size_t i = 0; i < (size_t)o->prefix + o->continue_; i++)
-        if (o->tokens[i] < 0 || (uint32_t)o->tokens[i] >= model->hparams.n_vocab)
-            return kni_err_set(err, KN_E_ARG, "token %zu is %d, outside the vocabulary of %u", i, o->tokens[i], model->hparams.n_vocab);
-    enum kn_status status = kni_eval_check_list(o->only, false, err);
+    enum kn_status status = kni_eval_check_tokens(model, o->tokens, (size_t)o->prefix + o->continue_, err);
+    if (status == KN_OK)
+        status = kni_eval_check_list(o->only, false, err);
     if (status == KN_OK && o->ablation && !o->profile_path)
         return kni_err_set(err, KN_E_ARG, "an ablation takes a profile apart: build one with `kinema profile build`, and name it");
     uint32_t n;

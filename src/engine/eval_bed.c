@@ -86,6 +86,14 @@ static struct kni_kv_view view_of(const struct kni_eval_bed *bed, const uint32_t
     return (struct kni_kv_view){.layout = bed->kv, .base = kni_pool_base(bed->pool), .block_ids = ids, .n_blocks = bed->n_ids};
 }
 
+enum kn_status kni_eval_check_tokens(const struct kn_model *model, const int32_t *tokens, size_t n, struct kn_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= model->hparams.n_vocab)
+            return kni_err_set(err, KN_E_ARG, "token %zu is %d, outside the vocabulary of %u", i, tokens[i], model->hparams.n_vocab);
+    return KN_OK;
+}
+
 struct kni_kv_view kni_eval_bed_clean(const struct kni_eval_bed *bed)
 {
     return view_of(bed, bed->clean_ids);

@@ -46,6 +46,9 @@ struct kni_eval_bed_opts {
 enum kn_status kni_eval_bed_open(struct kni_eval_bed *bed, const struct kni_eval_bed_opts *opts, struct kn_err *err);
 void kni_eval_bed_close(struct kni_eval_bed *bed);
 
+/* KN_E_ARG naming the first of n tokens that the model does not have. */
+enum kn_status kni_eval_check_tokens(const struct kn_model *model, const int32_t *tokens, size_t n, struct kn_err *err);
+
 struct kni_kv_view kni_eval_bed_clean(const struct kni_eval_bed *bed);
 struct kni_kv_view kni_eval_bed_coded(const struct kni_eval_bed *bed);
 

@@ -16,6 +16,7 @@
 
 #include "base/alloc.h"
 #include "base/le.h"
+#include "codec/hevc/hevc_lossless.h"
 #include "codec/hevc/hevc_syntax.h"
 
 /* Added to the level of all that a context says, which lifts it above AV_LOG_TRACE, the least important level there is:
@@ -30,6 +31,7 @@ struct kni_hevc_decoder {
     uint8_t *unit; /* the current access unit and its padding */
     size_t unit_capacity;
     uint32_t width, height; /* of the current stream */
+    uint32_t tools;         /* that it may use */
     size_t picture_bytes;   /* of each buffer */
     int line_bytes, lines;  /* of a plane, padded */
     uint8_t *spare[MAX_PICTURES];
@@ -221,7 +223,7 @@ static enum kn_status decode_section(struct kni_hevc_decoder *d, const uint8_t *
             uint32_t size = kni_le32_get(bytes + 4 + 4 * (size_t)i);
             if (size > n_bytes - at)
                 return bad(err, i, "reaches past its section");
-            const char *why = kni_hevc_check_unit(bytes + at, size, i == 0, d->width, d->height);
+            const char *why = kni_hevc_check_unit_tools(bytes + at, size, i == 0, d->width, d->height, d->tools);
             if (why)
                 return bad(err, i, why);
             enum kn_status s = copy_unit(d, bytes + at, size, err);
@@ -245,10 +247,11 @@ static enum kn_status decode_section(struct kni_hevc_decoder *d, const uint8_t *
     return n_out == n_pictures ? KN_OK : bad(err, n_out, "is missing");
 }
 
-enum kn_status kni_hevc_decode(struct kni_hevc_decoder **decoder, const uint8_t *bytes, size_t n_bytes, uint32_t width, uint32_t height,
-                               uint32_t n_pictures, kni_hevc_picture_fn fn, void *user, struct kn_err *err)
+enum kn_status kni_hevc_decode_expect(struct kni_hevc_decoder **decoder, const uint8_t *bytes, size_t n_bytes, const struct kni_hevc_expect *expect,
+                                      kni_hevc_picture_fn fn, void *user, struct kn_err *err)
 {
-    assert(width && height && width <= KNI_HEVC_MAX_SIDE && height <= KNI_HEVC_MAX_SIDE && n_pictures);
+    uint32_t width = expect->width, height = expect->height;
+    assert(width && height && width <= KNI_HEVC_MAX_SIDE && height <= KNI_HEVC_MAX_SIDE && expect->n_pictures);
     if (*decoder && ((*decoder)->width != width || (*decoder)->height != height))
         kni_hevc_decoder_close(decoder); /* rare, and simpler than buffers of two sizes */
     enum kn_status s = KN_OK;
@@ -259,7 +262,8 @@ enum kn_status kni_hevc_decode(struct kni_hevc_decoder **decoder, const uint8_t 
     if (s == KN_OK) {
         struct kni_hevc_decoder *d = *decoder;
         set_size(d, width, height);
-        s = decode_section(d, bytes, n_bytes, n_pictures, fn, user, err);
+        d->tools = expect->tools;
+        s = decode_section(d, bytes, n_bytes, expect->n_pictures, fn, user, err);
         size_t held = sizeof *d + d->unit_capacity + d->n_peak * d->picture_bytes;
         if (held > d->peak_bytes)
             d->peak_bytes = held;
@@ -267,4 +271,11 @@ enum kn_status kni_hevc_decode(struct kni_hevc_decoder **decoder, const uint8_t 
     if (s != KN_OK)
         kni_hevc_decoder_close(decoder);
     return s;
+}
+
+enum kn_status kni_hevc_decode(struct kni_hevc_decoder **decoder, const uint8_t *bytes, size_t n_bytes, uint32_t width, uint32_t height,
+                               uint32_t n_pictures, kni_hevc_picture_fn fn, void *user, struct kn_err *err)
+{
+    struct kni_hevc_expect expect = {.width = width, .height = height, .n_pictures = n_pictures, .tools = KNI_HEVC_TOOLS_ALL};
+    return kni_hevc_decode_expect(decoder, bytes, n_bytes, &expect, fn, user, err);
 }

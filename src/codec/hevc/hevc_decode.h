@@ -24,9 +24,18 @@ struct kni_hevc_decoder;
 /* Called once a picture, in order. planes are borrowed for the call. Anything but KN_OK ends decoding with that status. */
 typedef enum kn_status (*kni_hevc_picture_fn)(void *user, uint32_t index, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err);
 
-/* Decodes a whole section, which must hold exactly n_pictures of width x height. *decoder may be NULL: it is made and kept
+/* What a section must be. */
+struct kni_hevc_expect {
+    uint32_t width, height, n_pictures;
+    uint32_t tools; /* bits of enum kni_hevc_tool that it may use */
+};
+
+/* Decodes a whole section, which must be what is expected. *decoder may be NULL: it is made and kept
  * for the next call. After a failure the decoder is dropped and *decoder is NULL again. KN_E_FORMAT, KN_E_NOMEM,
  * KN_E_UNSUPPORTED (libavcodec without HEVC). */
+enum kn_status kni_hevc_decode_expect(struct kni_hevc_decoder **decoder, const uint8_t *bytes, size_t n_bytes, const struct kni_hevc_expect *expect,
+                                      kni_hevc_picture_fn fn, void *user, struct kn_err *err);
+/* The same with every tool of enum kni_hevc_tool. */
 enum kn_status kni_hevc_decode(struct kni_hevc_decoder **decoder, const uint8_t *bytes, size_t n_bytes, uint32_t width, uint32_t height,
                                uint32_t n_pictures, kni_hevc_picture_fn fn, void *user, struct kn_err *err);
 /* Gives picture memory back until the next stream, for a decoder that waits while another one works. NULL is fine. */

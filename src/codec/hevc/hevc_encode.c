@@ -19,8 +19,6 @@
 #include "base/le.h"
 #include "codec/hevc/hevc_plugin_load.h"
 
-#define DEFAULT_ENCODER KN_HEVC_ENCODER_X265_ULTRAFAST
-
 struct kni_hevc_encoder {
     const struct kn_hevc_plugin *plugin; /* NULL: our own */
     const char *preset;                  /* the plugin's */
@@ -43,7 +41,7 @@ struct kni_hevc_encoder {
 
 static enum kn_hevc_encoder encoder_of(const struct kn_hevc_opts *opts)
 {
-    return opts->encoder == KN_HEVC_ENCODER_DEFAULT ? DEFAULT_ENCODER : opts->encoder;
+    return opts->encoder == KN_HEVC_ENCODER_DEFAULT ? KN_HEVC_ENCODER_KINEMA : opts->encoder;
 }
 
 uint32_t kni_hevc_encoder_tools(const struct kn_hevc_opts *opts)
@@ -51,7 +49,7 @@ uint32_t kni_hevc_encoder_tools(const struct kn_hevc_opts *opts)
     return encoder_of(opts) == KN_HEVC_ENCODER_KINEMA && opts->tools != KN_HEVC_TOOLS_BASIC ? KNI_HEVC_TOOLS_ALL : KNI_HEVC_TOOLS_BASIC;
 }
 
-static enum kn_status check(const struct kn_hevc_opts *opts, struct kn_err *err)
+enum kn_status kni_hevc_opts_check(const struct kn_hevc_opts *opts, struct kn_err *err)
 {
     enum kn_hevc_encoder encoder = encoder_of(opts);
     if ((unsigned)encoder > KN_HEVC_ENCODER_X265_MEDIUM)
@@ -70,7 +68,7 @@ enum kn_status kni_hevc_encoder_open(struct kni_hevc_encoder **out, const struct
     *out = NULL;
     const struct kn_hevc_plugin *plugin = NULL;
     enum kn_hevc_encoder encoder = encoder_of(opts);
-    enum kn_status s = check(opts, err);
+    enum kn_status s = kni_hevc_opts_check(opts, err);
     if (s == KN_OK && encoder != KN_HEVC_ENCODER_KINEMA)
         s = kni_hevc_plugin_load(&plugin, err);
     if (s != KN_OK)
@@ -257,7 +255,7 @@ static enum kn_status own_picture(struct kni_hevc_encoder *e, const uint8_t *con
 enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, uint32_t n_pictures, const uint16_t *row_scale,
                                      struct kn_err *err)
 {
-    assert(n_pictures >= 1 && width % 16 == 0 && height % 16 == 0);
+    assert(n_pictures >= 1);
     e->n_pictures = n_pictures;
     e->n_units = 0;
     e->payload_bytes = 0;

@@ -20,13 +20,16 @@ struct kni_hevc_encoder;
 /* The range extension tools (bits of enum kni_hevc_tool) that streams coded with opts use. */
 uint32_t kni_hevc_encoder_tools(const struct kn_hevc_opts *opts);
 
+/* Whether opts can be opened at all, the plugin left aside. KN_E_ARG: an unknown encoder or set of tools, or too many slices. */
+enum kn_status kni_hevc_opts_check(const struct kn_hevc_opts *opts, struct kn_err *err);
+
 /* For x265 the plugin is loaded if need be: KN_E_UNSUPPORTED with a sentence when it is missing or of another version.
- * KN_E_ARG: an unknown encoder or set of tools. opts are copied. */
+ * KN_E_ARG: as kni_hevc_opts_check. opts are copied. */
 enum kn_status kni_hevc_encoder_open(struct kni_hevc_encoder **out, const struct kn_hevc_opts *opts, enum kni_hevc_content content, struct kn_err *err);
 void kni_hevc_encoder_close(struct kni_hevc_encoder **encoder);
 
-/* A stream: begin, n_pictures times picture, end. After a failure, begin starts afresh. width and height: multiples
- * of 16. row_scale: as in struct kni_hevc_lossless_opts, borrowed for the call, or NULL. */
+/* A stream: begin, n_pictures times picture, end. After a failure, begin starts afresh. width and height: 16
+ * to 8192. row_scale: as in struct kni_hevc_lossless_opts, borrowed for the call, or NULL. */
 enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, uint32_t n_pictures, const uint16_t *row_scale,
                                      struct kn_err *err);
 enum kn_status kni_hevc_encode_picture(struct kni_hevc_encoder *e, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err);

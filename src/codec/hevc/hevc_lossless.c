@@ -9,6 +9,11 @@
 #include "base/cpu.h"
 #include "codec/hevc/hevc_state.h"
 
+#define CTB_LOG2 5u /* 32: the largest transform block; 16 cost .4 %, 64 gained nothing */
+#define CONTEXT_QP 10 /* says only how contexts begin: 10 to 51 differ by .04 % */
+#define SLICE_SAMPLES (1u << 20) /* of a plane */
+#define MIX_RATIO 3u
+#define MIX_FLOOR 512u /* a quarter a symbol */
 #define HEADER_BOUND 64u /* of a slice: start code, NAL header, slice header */
 
 static bool in_range(const struct kni_hevc_lossless_opts *o)
@@ -22,19 +27,46 @@ size_t kni_hevc_lossless_bytes(const struct kni_hevc_lossless_opts *opts)
     return in_range(opts) ? (sizeof(struct kni_hevc_lossless) + 63) / 64 * 64 : 0;
 }
 
-void kni_hevc_lossless_plan(struct kni_hevc_lossless *e, uint32_t ctb_log2, uint32_t cu_log2, int32_t qp, uint32_t init_type, uint32_t n_slices)
+/* Loudness of the 8 rows of a band, sum of row scales. */
+static uint32_t band_scale(const struct kni_hevc_lossless_opts *o, uint32_t band)
 {
-    e->ctb_log2 = ctb_log2;
-    e->ctb_cols = (e->coded_width + (1u << ctb_log2) - 1) >> ctb_log2;
-    e->ctb_rows = (e->coded_height + (1u << ctb_log2) - 1) >> ctb_log2;
-    e->n_slices = n_slices < e->ctb_rows ? n_slices : e->ctb_rows;
+    uint32_t sum = 0;
+    for (uint32_t y = band * 8; y < band * 8 + 8 && y < o->height; y++)
+        sum += o->row_scale[y];
+    return sum;
+}
+
+/* Whether rows of quite different loudness meet in bands first .. end: contexts would serve none of them well. */
+static bool mixes(const struct kni_hevc_lossless_opts *o, uint32_t first, uint32_t end)
+{
+    uint32_t least = UINT32_MAX, most = 0;
+    for (uint32_t band = first; band < end && band * 8 < o->height; band++) {
+        uint32_t scale = band_scale(o, band);
+        least = scale < least ? scale : least;
+        most = scale > most ? scale : most;
+    }
+    return most > MIX_RATIO * least + MIX_FLOOR;
+}
+
+static void choose_units(struct kni_hevc_lossless *e, const struct kni_hevc_lossless_opts *o)
+{
+    memset(e->cu_log2, (int)e->ctb_log2, sizeof e->cu_log2);
+    if (!o->row_scale)
+        return;
+    for (uint32_t log2 = e->ctb_log2; log2 > KNI_HEVC_MIN_CU_LOG2; log2--)
+        for (uint32_t n = 1u << (log2 - 3), band = 0; band * 8 < o->height; band += n)
+            if (e->cu_log2[band] == log2 && mixes(o, band, band + n))
+                memset(e->cu_log2 + band, (int)log2 - 1, n);
+}
+
+/* A slice costs a header and contexts that begin afresh, .06 % of a picture of 600,000 symbols. */
+static void choose_slices(struct kni_hevc_lossless *e, uint32_t wanted)
+{
+    uint32_t n = wanted ? wanted : 1 + (uint32_t)((uint64_t)e->coded_width * e->coded_height / SLICE_SAMPLES);
+    n = n < KNI_HEVC_MAX_SLICES ? n : KNI_HEVC_MAX_SLICES;
+    e->n_slices = n < e->ctb_rows ? n : e->ctb_rows;
     for (uint32_t i = 0; i <= e->n_slices; i++)
         e->slice_row[i] = (uint32_t)((uint64_t)e->ctb_rows * i / e->n_slices);
-    memset(e->cu_log2, (int)cu_log2, sizeof e->cu_log2);
-    e->qp = qp;
-    e->init_type = init_type;
-    kni_hevc_contexts_init(e->contexts[0], 0, qp);
-    kni_hevc_contexts_init(e->contexts[1], init_type, qp);
 }
 
 /* 16 * 16 * log2(1 + 2 e sum / 16): a Laplace variable whose mean magnitude is the block's has log2(2 e mean) bits. */
@@ -49,6 +81,8 @@ static void plan_tiles(struct kni_hevc_lossless *e)
     static const uint8_t fades[KNI_HEVC_MAX_REFS] = {8, 6, 4, 2, 1};
     memcpy(e->fade, fades, sizeof fades);
     e->n_refs = KNI_HEVC_MAX_REFS;
+    e->qp = 0; /* contexts that begin near even odds */
+    e->init_type = 2;
     fill_costs(e->cost, sizeof e->cost / sizeof *e->cost);
 }
 
@@ -69,11 +103,19 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
         e->tools &= ~(uint32_t)KNI_HEVC_TOOL_EXPLICIT_RDPCM;
     e->content = o->content;
     kni_hevc_states_fill(e->states);
-    kni_hevc_lossless_plan(e, 5, 5, 26, 1, o->n_slices ? o->n_slices : 1);
+    e->ctb_log2 = CTB_LOG2;
+    e->ctb_cols = (e->coded_width + (1u << CTB_LOG2) - 1) >> CTB_LOG2;
+    e->ctb_rows = (e->coded_height + (1u << CTB_LOG2) - 1) >> CTB_LOG2;
+    choose_units(e, o);
+    choose_slices(e, o->n_slices);
+    e->qp = CONTEXT_QP;
+    e->init_type = 1;
     e->n_refs = 1;
     e->fade[0] = 8;
     if (e->content == KNI_HEVC_CONTENT_TILES)
         plan_tiles(e);
+    kni_hevc_contexts_init(e->contexts[0], 0, e->qp);
+    kni_hevc_contexts_init(e->contexts[1], e->init_type, e->qp);
     e->slice = kni_hevc_slice_ref;
     *out = e;
     return KN_OK;

@@ -23,7 +23,7 @@
 enum kn_hevc_result { KN_HEVC_RESULT_OK = 0, KN_HEVC_RESULT_NOMEM = 1, KN_HEVC_RESULT_FAILED = 2 };
 
 struct kn_hevc_params {
-    uint32_t width, height; /* multiples of 16 */
+    uint32_t width, height; /* 16 to 8192 */
     const char *preset;     /* "ultrafast" or "medium": how hard to search; open fails for any other */
 };
 struct kn_hevc_unit { const uint8_t *bytes; size_t n_bytes; }; /* borrowed until the encoder's next call */

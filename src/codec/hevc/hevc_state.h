@@ -18,7 +18,6 @@
 #define KNI_HEVC_MAX_SLICES 64u
 #define KNI_HEVC_MIN_CU_LOG2 3u
 #define KNI_HEVC_MAX_BLOCK_LOG2 5u
-#define KNI_HEVC_MAX_ROWS (KNI_HEVC_LOSSLESS_MAX_SIDE / 16) /* of coding tree units */
 
 /* A block's differences, ready to code. Only sub-blocks whose bit in coded is set are filled. */
 struct kni_hevc_block {
@@ -59,10 +58,10 @@ struct kni_hevc_lossless {
     int32_t qp; /* says only how contexts begin */
     uint32_t init_type; /* of P slices */
     uint32_t slice_row[KNI_HEVC_MAX_SLICES + 1]; /* first row of coding tree units */
-    uint8_t cu_log2[KNI_HEVC_MAX_ROWS]; /* coding units' size, a row of coding tree units */
     uint32_t n_refs;                    /* of P slices, 1: the picture before, as it is */
     uint8_t fade[KNI_HEVC_MAX_REFS];    /* eighths, 1..8 */
     uint16_t cost[16 * 255 + 1];        /* of 4 x 4 samples, by the sum of their magnitudes: bits times 16 */
+    uint8_t cu_log2[KNI_HEVC_LOSSLESS_MAX_SIDE / 8]; /* coding units' size where 8 rows begin */
     uint8_t contexts[2][KNI_HEVC_N_CONTEXTS]; /* at the beginning of I, P slices */
     struct kni_hevc_state states[128];
     kni_hevc_slice_fn slice;
@@ -75,8 +74,6 @@ extern const uint8_t kni_hevc_scan_x[16], kni_hevc_scan_y[16];
 /* Significance context of coefficient n by which neighbours are coded (bit 0: right, bit 1: below); without offset. */
 extern const uint8_t kni_hevc_sig_base[4][16];
 
-/* Sizes, slices and first contexts of e, whose picture size is known. */
-void kni_hevc_lossless_plan(struct kni_hevc_lossless *e, uint32_t ctb_log2, uint32_t cu_log2, int32_t qp, uint32_t init_type, uint32_t n_slices);
 
 /* References of a P picture. */
 static inline uint32_t kni_hevc_n_refs(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job)

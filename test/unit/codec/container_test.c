@@ -118,7 +118,7 @@ static void lies_under_checksum(void **state)
         {72, 8, KN_E_FORMAT},            {72, 0x7ffffff0, KN_E_FORMAT}, {76, 0, KN_E_FORMAT},        {76, 24, KN_E_FORMAT},
         {76, 0x10000000, KN_E_FORMAT},   {80, 0, KN_E_FORMAT},         {80, 1u << 20, KN_E_FORMAT},  {84, 0, KN_E_FORMAT},
         {84, UINT32_MAX, KN_E_FORMAT},   {88, 0, KN_E_FORMAT},         {88, 1u << 30, KN_E_FORMAT},  {92, 0x01010102, KN_E_FORMAT},
-        {116, 1, KN_E_FORMAT},           {124, 1u << 31, KN_E_FORMAT}, {136, 0, KN_E_FORMAT},        {136, UINT32_MAX, KN_E_FORMAT},
+        {116, 1, KN_E_FORMAT},           {120, 1, KN_E_FORMAT},          {124, 1u << 31, KN_E_FORMAT}, {136, 0, KN_E_FORMAT},        {136, UINT32_MAX, KN_E_FORMAT},
         {144, UINT32_MAX, KN_E_FORMAT},  {148, UINT32_MAX, KN_E_FORMAT}, {144, 0, KN_E_FORMAT},
     };
     uint8_t *copy = malloc(n);
