@@ -49,10 +49,12 @@ void kni_spectral_order_columns(const uint8_t *classes, uint32_t n_tokens, uint1
 void kni_spectral_order_apply(uint8_t *rows, size_t stride, uint32_t n_rows, uint32_t n_tokens, const uint16_t *column)
 {
     uint8_t copy[KNI_SPECTRAL_MAX_PICTURE];
+    uint16_t token[KNI_SPECTRAL_MAX_PICTURE];
+    for (uint32_t t = 0; t < n_tokens; t++)
+        token[column[t]] = (uint16_t)t;
     for (uint32_t r = 0; r < n_rows; r++, rows += stride) {
         memcpy(copy, rows, n_tokens);
-        for (uint32_t t = 0; t < n_tokens; t++)
-            rows[column[t]] = copy[t];
+        kni_spectral_order_undo(copy, 0, 1, n_tokens, token, rows, 0);
     }
 }
 
