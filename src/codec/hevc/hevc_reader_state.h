@@ -51,11 +51,14 @@ struct kni_hevc_header {
     uint32_t n_refs, n_merge, init_type;
     int32_t qp;
     bool ref_is_before; /* the first reference is the picture before */
+    bool all_before;    /* and so are all others, which differ in weights only */
+    uint32_t weight_log2[2];                              /* denominators, luma's and chroma's */
+    struct { int32_t weight, offset; } fade[16][3]; /* by reference and plane; where weighted_pred is set */
     const char *why;    /* the picture cannot be rebuilt, because; or NULL */
     size_t data_at;     /* byte of the payload where its data begins */
 };
 
-struct kni_hevc_cell { uint32_t stamp; uint8_t depth; bool skip, intra; uint8_t mode, chroma_mode; };
+struct kni_hevc_cell { uint32_t stamp; uint8_t depth; bool skip, intra; uint8_t mode, chroma_mode, ref; };
 
 /* Counts of one row band while a slice is read: those of residuals apart by plane. */
 struct kni_hevc_band { struct kn_hevc_count of[3][KN_HEVC_ELEMENT_COUNT]; uint32_t n_cu, n_cu_skipped, n_cu_intra; };
