@@ -96,6 +96,8 @@ static bool p_slice(struct kni_hevc_reader *r, struct kni_hevc_bits *b, struct k
     }
     if (r->pps.weighted_pred && !weights(r, b, h))
         return false;
+    if (r->pps.parallel_merge && h->n_refs > 1)
+        h->why = "merges side by side with several references";
     uint32_t less = kni_hevc_bits_ue(b);
     if (less > 4)
         return broken(r, "number of merge candidates");

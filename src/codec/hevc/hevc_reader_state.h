@@ -39,7 +39,7 @@ struct kni_hevc_pps {
     uint32_t id, sps_id;
     bool output_flag_present, sign_hiding, cabac_init_present, cu_qp_delta, slice_chroma_qp, weighted_pred, wavefront, loop_across_slices,
         deblocking_override, deblocking_off, lists_modification, header_extension, chroma_qp_list, dependent_slices, constrained_intra;
-    uint32_t n_extra_bits, n_refs, qp_depth;
+    uint32_t n_extra_bits, n_refs, qp_depth, parallel_merge;
     int32_t init_qp;
 };
 
@@ -52,7 +52,7 @@ struct kni_hevc_header {
     int32_t qp;
     bool ref_is_before; /* the first reference is the picture before */
     bool all_before;    /* and so are all others, which differ in weights only */
-    uint32_t weight_log2[2];                              /* denominators, luma's and chroma's */
+    uint32_t weight_log2[2]; /* denominators, luma's and chroma's */
     struct { int32_t weight, offset; } fade[16][3]; /* by reference and plane; where weighted_pred is set */
     const char *why;    /* the picture cannot be rebuilt, because; or NULL */
     size_t data_at;     /* byte of the payload where its data begins */
