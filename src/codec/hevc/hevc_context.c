@@ -54,10 +54,9 @@ static const uint8_t initial[3][KNI_HEVC_N_CONTEXTS] = {
      153, 153, 169, 198, 168, 153, 160, 154, 154, 139, 139},
 };
 
-static void fill_run(struct kni_hevc_states *states, uint32_t state, uint32_t bins, uint32_t n)
+static void fill_run(struct kni_hevc_states *states, uint32_t context, uint32_t bins, uint32_t n)
 {
-    struct kni_hevc_run *run = &states->runs[state][1u << n | bins];
-    uint32_t context = state * 2;
+    struct kni_hevc_run *run = &states->runs[context][1u << n | bins];
     for (uint32_t i = 0; i < n; i++) {
         uint32_t bin = bins >> (n - 1 - i) & 1;
         run->ops[i] = (uint8_t)(context ^ bin);
@@ -79,10 +78,10 @@ void kni_hevc_states_fill(struct kni_hevc_states *states)
         states->next[i][mps] = (uint8_t)(up * 2 + mps);
         states->next[i][!mps] = (uint8_t)(down * 2 + (state ? mps : !mps));
     }
-    for (uint32_t state = 0; state < 64; state++)
+    for (uint32_t context = 0; context < 128; context++)
         for (uint32_t n = 0; n <= 4; n++)
             for (uint32_t bins = 0; bins < 1u << n; bins++)
-                fill_run(states, state, bins, n);
+                fill_run(states, context, bins, n);
 }
 
 void kni_hevc_contexts_init(uint8_t contexts[KNI_HEVC_N_CONTEXTS], uint32_t init_type, int32_t qp)

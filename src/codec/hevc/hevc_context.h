@@ -50,7 +50,7 @@ enum kni_hevc_context {
  */
 struct kni_hevc_run {
     uint8_t ops[4];
-    uint8_t next; /* the context after them, had its most probable symbol been 0 */
+    uint8_t next; /* the context after them */
     uint8_t pad[3];
 };
 struct kni_hevc_states {
@@ -58,7 +58,7 @@ struct kni_hevc_states {
                                      * range, of the other symbol 255 less that */
     uint32_t keep[128];             /* by op: all ones where the range is reduced, 0 where it is replaced */
     uint8_t next[128][2];           /* by context: after bin 0, after bin 1 */
-    struct kni_hevc_run runs[64][32]; /* by state, then a one and the bins, first one highest, each 1 where it is not the most probable symbol */
+    struct kni_hevc_run runs[128][32]; /* by context, then a one and the bins, first one highest */
 };
 
 void kni_hevc_states_fill(struct kni_hevc_states *states);
