@@ -16,7 +16,7 @@
 
 #include "codec/codec.h"
 
-#define KNI_CONTAINER_VERSION 2u /* 2: spectral chunks */
+#define KNI_CONTAINER_VERSION 3u /* 2: spectral chunks; 3: HEVC tools named, order of spectral columns */
 #define KNI_CONTAINER_FIXED_BYTES 128u
 #define KNI_CONTAINER_ENTRY_BYTES 32u
 
@@ -36,7 +36,8 @@ enum kni_section_kind {
     KNI_SECTION_KIND_SPECTRAL_SINKS = 16, /* exact values of the first tokens; index 0 */
     KNI_SECTION_KIND_SPECTRAL_RANS = 17,  /* all matrices of symbols; index 0 */
     KNI_SECTION_KIND_SPECTRAL_VIDEO = 18, /* HEVC; K or V of three groups; index triple * 2 + is_v */
-    KNI_SECTION_KIND_SPECTRAL_ESCAPES = 19 /* integers that a symbol does not hold, all matrices; index 0 */
+    KNI_SECTION_KIND_SPECTRAL_ESCAPES = 19, /* integers that a symbol does not hold, all matrices; index 0 */
+    KNI_SECTION_KIND_SPECTRAL_ORDER = 20   /* in which order tokens stand in all pictures of K and of V, or nothing; index 0 */
 };
 
 /* How the tiles layout cut this chunk. The spectral layout over HEVC has a resolution only; all else is zero for other layouts. */
@@ -73,8 +74,7 @@ enum kn_status kni_container_section(const struct kni_container *c, uint32_t i, 
 /* The same, and it must be of this kind and index: layouts write sections in one fixed order. */
 enum kn_status kni_container_expect(const struct kni_container *c, uint32_t i, enum kni_section_kind kind, uint32_t index,
                                     const uint8_t **bytes, size_t *n_bytes, struct kn_err *err);
-/* KN_E_MISMATCH naming the first field in which c is not what is expected, or that it uses tools of HEVC which this build
- * does not decode. expect->preset KN_PRESET_DEFAULT and expect->backend 0: any. */
+/* KN_E_MISMATCH naming the first field in which c is not what is expected. expect->preset KN_PRESET_DEFAULT and expect->backend 0: any. */
 enum kn_status kni_container_match(const struct kni_container *c, const struct kni_chunk_meta *expect, struct kn_err *err);
 
 /* ---- writing: one growing buffer, owned by the writer until finish */

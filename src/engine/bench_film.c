@@ -49,6 +49,26 @@ void kni_film_free(struct kni_film *f)
     *f = (struct kni_film){0};
 }
 
+struct compare { const struct kni_film *film; uint32_t stream; };
+
+static enum kn_status on_picture(void *user, uint32_t index, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
+{
+    const struct compare *c = user;
+    const uint8_t *want[3];
+    kni_film_planes(c->film, c->stream, index, want);
+    for (uint32_t k = 0; k < 3; k++)
+        for (uint32_t y = 0; y < c->film->height; y++)
+            if (memcmp(planes[k] + y * strides[k], want[k] + (size_t)y * c->film->width, c->film->width))
+                return kni_err_set(err, KN_E_FORMAT, "picture %u differs in row %u of plane %u", index, y, k);
+    return KN_OK;
+}
+
+enum kn_status kni_film_compare(const struct kni_film *f, uint32_t stream, const uint8_t *bytes, size_t n_bytes, struct kni_hevc_decoder **decoder, struct kn_err *err)
+{
+    struct compare c = {.film = f, .stream = stream};
+    return kni_hevc_decode(decoder, bytes, n_bytes, f->width, f->height, f->n_pictures, on_picture, &c, err);
+}
+
 static enum kn_status make_room(struct kni_film *f, struct kn_err *err)
 {
     size_t plane = (size_t)f->width * f->height, n;
@@ -92,6 +112,7 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
     const struct kni_spectral_geometry g = kni_spectral_geometry_of(profile, &header, is_v);
     const struct kni_kv_view view = kni_eval_bed_clean(bed);
     struct kni_spectral_layout x = {0};
+    uint8_t *orders; /* [chunk][K, V][token], as all of a chunk's triples share one */
     f->content = KNI_HEVC_CONTENT_NOISE;
     f->width = g.width;
     f->height = g.height;
@@ -101,6 +122,9 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
     f->row_scale = kni_alloc(KNI_ALLOC_TAG_SCRATCH, (size_t)g.n_triples * g.height * sizeof *f->row_scale, 0);
     if (!f->flat || !f->row_scale)
         return kni_err_set(err, KN_E_NOMEM, "no memory for a picture of %u x %u", g.width, g.height);
+    orders = kni_alloc(KNI_ALLOC_TAG_SCRATCH, (size_t)f->n_chunks * 2 * CHUNK, 0);
+    if (!orders)
+        return kni_err_set(err, KN_E_NOMEM, "no memory for the order of %u chunks", f->n_chunks);
     memset(f->flat, KNI_SPECTRAL_BLANK, (size_t)g.width * g.height);
     for (uint32_t i = 0; i < g.n_triples; i++)
         kni_spectral_row_scale(profile, is_v, kni_spectral_preset(preset), i, g.height, f->row_scale + (size_t)i * g.height);
@@ -114,7 +138,8 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
                                        .meta = &meta,
                                        .view = &view,
                                        .preset = kni_spectral_preset(preset),
-                                       .n_sinks = kni_spectral_n_sinks(profile, &meta)};
+                                       .n_sinks = kni_spectral_n_sinks(profile, &meta),
+                                       .order = orders + (size_t)(i % f->n_chunks) * 2 * CHUNK};
         x.escape_used = 0; /* escapes travel apart from the pictures */
         for (uint32_t t = 0; status == KN_OK && t < g.n_pictures; t++)
             status = kni_spectral_draw(&job, &g, i / f->n_chunks, is_v, t, picture_at(f, i, t), err);
@@ -124,6 +149,7 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
     kni_spectral_close(&x.transform);
     kni_free(x.escapes.values);
     kni_free(x.escape_bytes);
+    kni_free(orders);
     return status;
 }
 
