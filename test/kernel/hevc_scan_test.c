@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The scan of blocks at every CPU level against one written from the drawing in hevc_state.h: sizes, odd strides and offsets, loud, quiet, zero and extreme
- * differences, canaries around samples and block, and exact memory, so that sanitizers see what is read beyond. Then emulation prevention
- * against the rule of H.265, 7.3.1.1, byte by byte.
+ * The scan of blocks at every CPU level against one written from the drawing in hevc_state.h: sizes, odd strides and offsets, loud,
+ * quiet, zero and extreme differences, canaries around the block, and samples in exact memory, so that sanitizers see what is read
+ * beyond it. Then emulation prevention against the rule of H.265, 7.3.1.1, byte by byte.
  *
  *     hevc_scan_test --bench      samples a second
  */
@@ -86,8 +86,8 @@ static void check_block(const struct kni_hevc_block *b, const struct samples *no
         if (!sig)
             continue;
         if (b->sig[r] != sig || b->sign[r] != sign || b->over1[r] != over1 || b->over2[r] != over2)
-            fail_msg("%s: size %u, sub-block %u: masks %04x %04x %04x %04x, not %04x %04x %04x %04x", name, size, r, b->sig[r], b->sign[r], b->over1[r], b->over2[r], sig, sign,
-                     over1, over2);
+            fail_msg("%s: size %u, sub-block %u: masks %04x %04x %04x %04x, not %04x %04x %04x %04x", name, size, r, b->sig[r], b->sign[r], b->over1[r],
+                     b->over2[r], sig, sign, over1, over2);
         for (uint32_t n = 0; n < 16; n++)
             if (b->level[r][n] != level[n])
                 fail_msg("%s: size %u, sub-block %u, coefficient %u: %u, not %u", name, size, r, n, b->level[r][n], level[n]);

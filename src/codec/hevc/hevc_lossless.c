@@ -14,7 +14,7 @@
 #define SLICE_SAMPLES (1u << 20) /* of a plane */
 #define MIX_RATIO 3u
 #define MIX_FLOOR 512u /* a quarter a symbol */
-#define HEADER_BOUND 64u /* of a slice: start code, NAL header, slice header; and the stop bit */
+#define HEADER_BOUND 128u /* of a slice: start code, NAL header, slice header with the weights of 5 references; and the stop bit */
 
 /*
  * Most bits of 8 x 8 samples of all planes, without emulation prevention.
@@ -122,7 +122,7 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
     if (o->content == KNI_HEVC_CONTENT_TILES)
         e->tools &= ~(uint32_t)KNI_HEVC_TOOL_EXPLICIT_RDPCM;
     e->content = o->content;
-    kni_hevc_states_fill(&e->states);
+    kni_hevc_coding_fill(&e->states);
     e->ctb_log2 = CTB_LOG2;
     e->ctb_cols = (e->coded_width + (1u << CTB_LOG2) - 1) >> CTB_LOG2;
     e->ctb_rows = (e->coded_height + (1u << CTB_LOG2) - 1) >> CTB_LOG2;

@@ -63,7 +63,7 @@ struct kni_hevc_lossless {
     uint16_t cost[16 * 255 + 1];        /* of 4 x 4 samples, by the sum of their magnitudes: bits times 16 */
     uint8_t cu_log2[KNI_HEVC_LOSSLESS_MAX_SIDE / 8]; /* coding units' size where 8 rows begin */
     uint8_t contexts[2][KNI_HEVC_N_CONTEXTS]; /* at the beginning of I, P slices */
-    struct kni_hevc_states states;
+    struct kni_hevc_coding states;
     kni_hevc_slice_fn slice;
 };
 
