@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd_codec_inspect.h"
 #include "codec_report.h"
 #include "hevc_opts.h"
 
@@ -28,11 +29,13 @@ static const char help_text[] =
     "usage: kinema codec eval --text FILE... [-m MODEL] [--profile FILE] [options]\n"
     "       kinema codec eval --needle --text FILE [-m MODEL] [--profile FILE] [options]\n"
     "       kinema codec search --text FILE [-m MODEL] [options]\n"
-    "       kinema codec encode|decode FILE [options]; kinema codec encode --help explains\n\n"
+    "       kinema codec encode|decode FILE [options]; kinema codec encode --help explains\n"
+    "       kinema codec inspect FILE [options]; kinema codec inspect --help explains\n\n"
     "  eval                 bytes, quality and speed of every method: a text's prefix goes through it, then the text is continued\n"
     "  eval --needle        facts planted in long texts, asked for after the text went through each method\n"
     "  search               bytes of every tiling of the preset tiles\n"
-    "  encode, decode       raw pictures to lossless HEVC, and back\n\n"
+    "  encode, decode       raw pictures to lossless HEVC, and back\n"
+    "  inspect              where the bits of a lossless HEVC stream or of a chunk's go\n\n"
     "  -m, --model FILE     GGUF file; default: $KINEMA_MODEL or the demo model\n"
     "      --text FILE      text to try it on, not one used for calibration; several: one result each, and their mean\n"
     "      --profile FILE   profile of the model for fine, medium and small, which are left out without one;\n"
@@ -363,7 +366,7 @@ static int parse(int argc, char **argv, struct args *a)
     if (optind < argc)
         a->what = argv[optind++];
     if (!a->what || (strcmp(a->what, "eval") && strcmp(a->what, "search")))
-        return kn_app_usage_error("codec", "say what to do: eval, search, encode or decode; kinema codec --help explains");
+        return kn_app_usage_error("codec", "say what to do: eval, search, encode, decode or inspect; kinema codec --help explains");
     if (optind < argc)
         return kn_app_usage_error("codec", "unexpected \"%s\"", argv[optind]);
     bool is_eval = !strcmp(a->what, "eval");
@@ -382,10 +385,12 @@ static int parse(int argc, char **argv, struct args *a)
 
 int kn_cmd_codec(int argc, char **argv)
 {
-    if (argc > 1 && (!strcmp(argv[1], "encode") || !strcmp(argv[1], "decode")))
-        return kn_cmd_codec_video(argc - 1, argv + 1);
     struct args args = {.prefix = 3072, .continue_ = 1024, .n_facts = 40, .sample = 256, .levels = 64};
     char path[4096], profile_path[4096];
+    if (argc > 1 && (!strcmp(argv[1], "encode") || !strcmp(argv[1], "decode")))
+        return kn_cmd_codec_video(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "inspect"))
+        return kn_cmd_codec_inspect(argc - 1, argv + 1);
     int exit_status = parse(argc, argv, &args);
     if (exit_status)
         return exit_status;

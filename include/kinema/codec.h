@@ -167,6 +167,8 @@ struct kn_codec_bench_hevc_row {
     /* Encoding by wall clock, fastest round: on one thread; on n_threads, streams side by side; slices of one picture after the other side by
      * side (ours). 0: not measured. */
     double encode_wall_mb_s, streams_mb_s, slices_mb_s;
+    /* The same two by processor time of all threads together, fastest round: below encode_mb_s by what threads cost one another, not by waiting. */
+    double streams_core_mb_s, slices_core_mb_s;
     uint64_t slices_bytes; /* as n_bytes, of those slices: more of them than usual, and each costs something */
     uint32_t n_threads;
     bool exact;           /* every stream, also those coded on several threads, came back bit for bit; if not, decode_mb_s is 0 */

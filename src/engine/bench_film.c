@@ -112,6 +112,7 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
     const struct kni_spectral_geometry g = kni_spectral_geometry_of(profile, &header, is_v);
     const struct kni_kv_view view = kni_eval_bed_clean(bed);
     struct kni_spectral_layout x = {0};
+    uint8_t *orders; /* [chunk][K, V][token], as all of a chunk's triples share one */
     f->content = KNI_HEVC_CONTENT_NOISE;
     f->width = g.width;
     f->height = g.height;
@@ -121,6 +122,9 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
     f->row_scale = kni_alloc(KNI_ALLOC_TAG_SCRATCH, (size_t)g.n_triples * g.height * sizeof *f->row_scale, 0);
     if (!f->flat || !f->row_scale)
         return kni_err_set(err, KN_E_NOMEM, "no memory for a picture of %u x %u", g.width, g.height);
+    orders = kni_alloc(KNI_ALLOC_TAG_SCRATCH, (size_t)f->n_chunks * 2 * CHUNK, 0);
+    if (!orders)
+        return kni_err_set(err, KN_E_NOMEM, "no memory for the order of %u chunks", f->n_chunks);
     memset(f->flat, KNI_SPECTRAL_BLANK, (size_t)g.width * g.height);
     for (uint32_t i = 0; i < g.n_triples; i++)
         kni_spectral_row_scale(profile, is_v, kni_spectral_preset(preset), i, g.height, f->row_scale + (size_t)i * g.height);
@@ -134,7 +138,8 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
                                        .meta = &meta,
                                        .view = &view,
                                        .preset = kni_spectral_preset(preset),
-                                       .n_sinks = kni_spectral_n_sinks(profile, &meta)};
+                                       .n_sinks = kni_spectral_n_sinks(profile, &meta),
+                                       .order = orders + (size_t)(i % f->n_chunks) * 2 * CHUNK};
         x.escape_used = 0; /* escapes travel apart from the pictures */
         for (uint32_t t = 0; status == KN_OK && t < g.n_pictures; t++)
             status = kni_spectral_draw(&job, &g, i / f->n_chunks, is_v, t, picture_at(f, i, t), err);
@@ -144,6 +149,7 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
     kni_spectral_close(&x.transform);
     kni_free(x.escapes.values);
     kni_free(x.escape_bytes);
+    kni_free(orders);
     return status;
 }
 

@@ -93,7 +93,7 @@ struct bench {
 };
 
 /* What became of a film. */
-struct result { uint64_t n_bytes, slices_bytes, encode_ns, encode_wall_ns, streams_ns, slices_ns, decode_ns; bool exact; };
+struct result { uint64_t n_bytes, slices_bytes, encode_ns, encode_wall_ns, streams_ns, streams_core_ns, slices_ns, slices_core_ns, decode_ns; bool exact; };
 
 /* ---- encoding */
 
@@ -227,7 +227,6 @@ static uint64_t coded_bytes(const struct bench *b)
 static enum kn_status measure(struct bench *b, struct result *r, struct kn_err *err)
 {
     const bool ours = b->coder->opts.encoder == KN_HEVC_ENCODER_KINEMA, several = b->opts.n_threads > 1 && !b->coder->ablation;
-    uint64_t unused;
     enum kn_status status = KN_OK;
     if (b->coder->ablation)
         status = kni_slices_open(&b->slices, b->film, b->coder->flags, 0, NULL, err);
@@ -241,14 +240,14 @@ static enum kn_status measure(struct bench *b, struct result *r, struct kn_err *
     is_known(b, true);
     status = decode(b, &r->decode_ns, &r->exact, err);
     if (several && status == KN_OK)
-        status = encode(b, HOW_STREAMS, &unused, &r->streams_ns, err);
+        status = encode(b, HOW_STREAMS, &r->streams_core_ns, &r->streams_ns, err);
     if (several && status == KN_OK)
         status = check_again(b, r, err);
     if (!several || !ours || status)
         goto done;
     status = kni_slices_open(&b->slices, b->film, kni_hevc_encoder_tools(&b->coder->opts), b->opts.n_slices, b->bed.threads, err);
     if (status == KN_OK)
-        status = encode(b, HOW_SLICES, &unused, &r->slices_ns, err);
+        status = encode(b, HOW_SLICES, &r->slices_core_ns, &r->slices_ns, err);
     r->slices_bytes = coded_bytes(b);
     if (status == KN_OK)
         status = check_again(b, r, err);
@@ -276,6 +275,8 @@ static void emit(const struct bench *b, const char *part, uint64_t n_symbols, do
                                                 .encode_wall_mb_s = mb_s(n_symbols, r->encode_wall_ns),
                                                 .streams_mb_s = mb_s(n_symbols, r->streams_ns),
                                                 .slices_mb_s = mb_s(n_symbols, r->slices_ns),
+                                                .streams_core_mb_s = mb_s(n_symbols, r->streams_core_ns),
+                                                .slices_core_mb_s = mb_s(n_symbols, r->slices_core_ns),
                                                 .slices_bytes = r->slices_bytes,
                                                 .n_threads = b->opts.n_threads,
                                                 .exact = r->exact};
@@ -309,7 +310,9 @@ static enum kn_status do_coder(struct bench *b, size_t coder, struct kn_err *err
                           .encode_ns = r[0].encode_ns + r[1].encode_ns,
                           .encode_wall_ns = r[0].encode_wall_ns + r[1].encode_wall_ns,
                           .streams_ns = r[0].streams_ns + r[1].streams_ns,
+                          .streams_core_ns = r[0].streams_core_ns + r[1].streams_core_ns,
                           .slices_ns = r[0].slices_ns + r[1].slices_ns,
+                          .slices_core_ns = r[0].slices_core_ns + r[1].slices_core_ns,
                           .exact = r[0].exact && r[1].exact};
     sum.decode_ns = sum.exact ? r[0].decode_ns + r[1].decode_ns : 0;
     const struct kni_film *k = &b->films[0], *v = &b->films[1];

@@ -30,7 +30,7 @@ for preset in fine medium small; do
     [ "$(json "$work/b.json" '[o["preset"], o["backend"], o["lossy"]]')" = "[\"$preset\", \"$backend\", true]" ] || fail "$preset $backend: called otherwise"
     [ "$(json "$work/b.json" 'o["fetch_bytes"]')" = "$(json "$work/a.json" 'o["published"]["bytes"]')" ] || fail "$preset $backend: other bytes came back"
     cp "$work/b.json" "$work/$preset-$backend.json"
-    expect 0 ":$preset-f16-64-v2-$backend" "$bin" store ls "$store"
+    expect 0 ":$preset-f16-64-v3-$backend" "$bin" store ls "$store"
   done
   same "$work/$preset-rans.json" "$work/$preset-hevc.json" 'o["kv_digest"]' "$preset by both backends"
 done

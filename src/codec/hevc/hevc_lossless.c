@@ -81,6 +81,8 @@ static void plan_tiles(struct kni_hevc_lossless *e)
     static const uint8_t fades[KNI_HEVC_MAX_REFS] = {8, 6, 4, 2, 1};
     memcpy(e->fade, fades, sizeof fades);
     e->n_refs = KNI_HEVC_MAX_REFS;
+    e->qp = 0; /* contexts that begin near even odds */
+    e->init_type = 2;
     fill_costs(e->cost, sizeof e->cost / sizeof *e->cost);
 }
 
@@ -100,7 +102,7 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
     if (o->content == KNI_HEVC_CONTENT_TILES)
         e->tools &= ~(uint32_t)KNI_HEVC_TOOL_EXPLICIT_RDPCM;
     e->content = o->content;
-    kni_hevc_states_fill(e->states);
+    kni_hevc_states_fill(&e->states);
     e->ctb_log2 = CTB_LOG2;
     e->ctb_cols = (e->coded_width + (1u << CTB_LOG2) - 1) >> CTB_LOG2;
     e->ctb_rows = (e->coded_height + (1u << CTB_LOG2) - 1) >> CTB_LOG2;
@@ -108,12 +110,12 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
     choose_slices(e, o->n_slices);
     e->qp = CONTEXT_QP;
     e->init_type = 1;
-    kni_hevc_contexts_init(e->contexts[0], 0, e->qp);
-    kni_hevc_contexts_init(e->contexts[1], e->init_type, e->qp);
     e->n_refs = 1;
     e->fade[0] = 8;
     if (e->content == KNI_HEVC_CONTENT_TILES)
         plan_tiles(e);
+    kni_hevc_contexts_init(e->contexts[0], 0, e->qp);
+    kni_hevc_contexts_init(e->contexts[1], e->init_type, e->qp);
     e->slice = kni_hevc_slice_ref;
 #if defined(__x86_64__)
     if (kni_cpu_flags() & KNI_CPU_FLAG_AVX2)

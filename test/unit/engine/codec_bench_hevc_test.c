@@ -170,7 +170,7 @@ static void rows_are_of_what_chunks_hold(void **state)
         assert_string_equal(x->part, parts[i % 3]);
         assert_string_equal(x->tools, tools[i / 3 % 2]);
         assert_true(x->exact && x->n_threads == 2);
-        assert_true(x->encode_mb_s > 0 && x->encode_wall_mb_s > 0 && x->decode_mb_s > 0 && x->streams_mb_s > 0 && x->slices_mb_s > 0);
+        assert_true(x->encode_mb_s > 0 && x->encode_wall_mb_s > 0 && x->decode_mb_s > 0 && x->streams_mb_s > 0 && x->slices_mb_s > 0 && x->streams_core_mb_s > 0 && x->slices_core_mb_s > 0);
         assert_true(i / 6 == 3 ? x->slices_bytes >= x->n_bytes : x->slices_bytes > x->n_bytes); /* more slices, where pictures have rows for them */
         if (i % 3 < 2) {
             assert_int_equal(x->n_symbols, symbols_of(x->preset, i / 6, i % 3));
