@@ -43,7 +43,7 @@ run "$work/a.json" --store "$store" "${video[@]}" --hevc-tools basic
 run "$work/b.json" --store "$store" "${video[@]}" --hevc-tools basic
 [ "$(json "$work/a.json" '[o["fetched_tokens"], o["published"]["errors"], o["hevc_tools"]]')" = '[0, 0, "basic"]' ] || fail "basic tools: streams with others were fetched"
 [ "$(json "$work/b.json" 'o["fetched_tokens"] >= 128 and o["misses"] == 0')" = true ] || fail "basic tools: not fetched"
-expect 0 ":small-f16-64-v2-hevc-basic" "$bin" store ls "$store"
+expect 0 ":small-f16-64-v3-hevc-basic" "$bin" store ls "$store"
 same "$work/small-rans.json" "$work/b.json" 'o["kv_digest"]' "basic tools"
 encoders=(kinema)
 if [ -e "$(dirname "$bin")/libkinema_x265.so" ]; then encoders+=(x265-ultrafast x265-medium); fi
