@@ -14,7 +14,7 @@ void kni_hevc_bins_init(struct kni_hevc_bins *b)
             b->cost[2 * i + mps][mps] = -log2(1 - p);
             b->cost[2 * i + mps][!mps] = -log2(p);
         }
-    kni_hevc_states_fill(b->states);
+    kni_hevc_states_fill(&b->states);
 }
 
 void kni_hevc_models_init(struct kni_hevc_models *m, uint32_t init_type, int32_t qp)

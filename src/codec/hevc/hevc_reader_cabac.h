@@ -27,7 +27,7 @@ struct kni_hevc_bins {
     uint32_t range, spare;
     struct kn_hevc_count *count; /* [KN_HEVC_ELEMENT_COUNT], of the row band and plane at hand */
     struct kni_hevc_models models;
-    struct kni_hevc_state states[128];
+    struct kni_hevc_states states;
     double cost[128][2]; /* bits of a bin 0 and of a bin 1, by context */
 };
 
@@ -59,8 +59,7 @@ static inline uint32_t kni_hevc_bin(struct kni_hevc_bins *b, uint32_t ctx, enum 
     if (b->spare < 8)
         kni_hevc_bins_fill(b);
     uint8_t *context = &b->models.context[ctx];
-    const struct kni_hevc_state *state = &b->states[*context];
-    uint32_t bit = *context & 1u, lps = state->lps >> (b->range >> 3 & 24) & 255;
+    uint32_t bit = *context & 1u, lps = (uint32_t)(b->states.range[*context | 1u] >> (23 + (b->range >> 3 & 24))) & 255;
     uint64_t limit = (uint64_t)(b->range - lps) << b->spare;
     struct kn_hevc_count *count = &b->count[element];
     count->n_coded++;
@@ -72,7 +71,7 @@ static inline uint32_t kni_hevc_bin(struct kni_hevc_bins *b, uint32_t ctx, enum 
         bit ^= 1u;
     }
     count->bits += b->cost[*context][bit];
-    *context = state->next[bit];
+    *context = b->states.next[*context][bit];
     uint32_t n = (uint32_t)__builtin_clz(b->range) - 23;
     b->range <<= n;
     b->spare -= n;
