@@ -58,7 +58,7 @@ static inline void kni_hevc_cabac_drain(struct kni_hevc_cabac *c)
     c->pending -= 32;
 }
 
-static inline void kni_hevc_cabac_step(struct kni_hevc_cabac *c, const struct kni_hevc_states *states, uint32_t op)
+static inline void kni_hevc_cabac_step(struct kni_hevc_cabac *c, const struct kni_hevc_coding *states, uint32_t op)
 {
     const uint32_t keep = states->keep[op], part = (uint32_t)(states->range[op] >> (c->range >> 26 & 24)) & 255u << 23;
     c->low += (c->range - part) >> 23 & ~keep;
@@ -70,7 +70,7 @@ static inline void kni_hevc_cabac_step(struct kni_hevc_cabac *c, const struct kn
 }
 
 /* A bin is 6 bits at most, so a few of them fit between looks at what is pending. */
-static inline void kni_hevc_cabac_ops(struct kni_hevc_cabac *c, const struct kni_hevc_states *states, const uint8_t *ops, const uint8_t *end)
+static inline void kni_hevc_cabac_ops(struct kni_hevc_cabac *c, const struct kni_hevc_coding *states, const uint8_t *ops, const uint8_t *end)
 {
     for (; end - ops >= 3; ops += 3) {
         kni_hevc_cabac_step(c, states, ops[0]);
@@ -83,7 +83,7 @@ static inline void kni_hevc_cabac_ops(struct kni_hevc_cabac *c, const struct kni
     kni_hevc_cabac_drain(c);
 }
 
-static inline void kni_hevc_cabac_bin(struct kni_hevc_cabac *c, const struct kni_hevc_states *states, uint8_t *context, uint32_t bin)
+static inline void kni_hevc_cabac_bin(struct kni_hevc_cabac *c, const struct kni_hevc_coding *states, uint8_t *context, uint32_t bin)
 {
     const uint32_t s = *context;
     *context = states->next[s][bin];

@@ -2,6 +2,7 @@
 /* The tables of hevc_context.h. */
 #include "codec/hevc/hevc_context.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 static const uint8_t lps_ranges[64][4] = {
@@ -54,35 +55,47 @@ static const uint8_t initial[3][KNI_HEVC_N_CONTEXTS] = {
      153, 153, 169, 198, 168, 153, 160, 154, 154, 139, 139},
 };
 
-static void fill_run(struct kni_hevc_states *states, uint32_t state, uint32_t bins, uint32_t n)
+void kni_hevc_states_fill(struct kni_hevc_state states[128])
 {
-    struct kni_hevc_run *run = &states->runs[state][1u << n | bins];
-    uint32_t context = state * 2;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t bin = bins >> (n - 1 - i) & 1;
-        run->ops[i] = (uint8_t)(context ^ bin);
-        context = states->next[context][bin];
-    }
-    run->next = (uint8_t)context;
-}
-
-void kni_hevc_states_fill(struct kni_hevc_states *states)
-{
-    memset(states, 0, sizeof *states);
     for (uint32_t i = 0; i < 128; i++) {
         uint32_t state = i / 2, mps = i & 1;
         uint32_t up = state < 62 ? state + 1 : state, down = after_lps[state];
         const uint8_t *r = lps_ranges[state];
-        for (uint32_t q = 0; q < 4; q++)
-            states->range[i] |= (uint64_t)(i & 1 ? r[q] : 255u - r[q]) << (23 + 8 * q);
-        states->keep[i] = i & 1 ? 0 : UINT32_MAX;
-        states->next[i][mps] = (uint8_t)(up * 2 + mps);
-        states->next[i][!mps] = (uint8_t)(down * 2 + (state ? mps : !mps));
+        states[i] = (struct kni_hevc_state){.lps = r[0] | (uint32_t)r[1] << 8 | (uint32_t)r[2] << 16 | (uint32_t)r[3] << 24};
+        states[i].next[mps] = (uint8_t)(up * 2 + mps);
+        states[i].next[!mps] = (uint8_t)(down * 2 + (state ? mps : !mps));
     }
-    for (uint32_t state = 0; state < 64; state++)
+}
+
+static void fill_run(struct kni_hevc_coding *coding, uint32_t context, uint32_t bins, uint32_t n)
+{
+    struct kni_hevc_run *run = &coding->runs[context][1u << n | bins];
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t bin = bins >> (n - 1 - i) & 1;
+        run->ops[i] = (uint8_t)(context ^ bin);
+        context = coding->next[context][bin];
+    }
+    run->next = (uint8_t)context;
+}
+
+void kni_hevc_coding_fill(struct kni_hevc_coding *coding)
+{
+    struct kni_hevc_state states[128];
+    kni_hevc_states_fill(states);
+    memset(coding, 0, sizeof *coding);
+    for (uint32_t i = 0; i < 128; i++) {
+        const bool less = i & 1; /* as an op */
+        for (uint32_t q = 0; q < 4; q++) {
+            uint32_t lps = states[i].lps >> 8 * q & 255;
+            coding->range[i] |= (uint64_t)(less ? lps : 255 - lps) << (23 + 8 * q);
+        }
+        coding->keep[i] = less ? 0 : UINT32_MAX;
+        memcpy(coding->next[i], states[i].next, 2);
+    }
+    for (uint32_t context = 0; context < 128; context++)
         for (uint32_t n = 0; n <= 4; n++)
             for (uint32_t bins = 0; bins < 1u << n; bins++)
-                fill_run(states, state, bins, n);
+                fill_run(coding, context, bins, n);
 }
 
 void kni_hevc_contexts_init(uint8_t contexts[KNI_HEVC_N_CONTEXTS], uint32_t init_type, int32_t qp)

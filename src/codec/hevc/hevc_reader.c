@@ -127,7 +127,7 @@ static bool begin_picture(struct kni_hevc_reader *r)
         return kni_hevc_reader_fail(r, KN_E_FORMAT, "has a picture that is not complete");
     if (!r->stream.n_pictures && !r->header.idr)
         return kni_hevc_reader_fail(r, KN_E_FORMAT, "does not begin with an IDR picture");
-    if (r->params_new && !r->header.idr)
+    if (r->params_new && !r->header.irap)
         return kni_hevc_reader_fail(r, KN_E_FORMAT, "changes its parameter sets within a sequence");
     if (r->params_new && !take_params(r))
         return false;

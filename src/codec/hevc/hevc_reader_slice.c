@@ -146,8 +146,9 @@ bool kni_hevc_reader_slice_header(struct kni_hevc_reader *r, struct kni_hevc_hea
     const struct kni_hevc_sps *s = &r->sps;
     memset(h, 0, sizeof *h);
     h->idr = nal_type == NAL_IDR_W_RADL || nal_type == NAL_IDR_N_LP;
+    h->irap = nal_type >= NAL_IRAP_FIRST;
     h->first = kni_hevc_bit(b);
-    if (nal_type >= NAL_IRAP_FIRST)
+    if (h->irap)
         kni_hevc_bit(b); /* no_output_of_prior_pics */
     uint32_t pps = kni_hevc_bits_ue(b);
     if (!s->valid || !r->pps.valid || pps != r->pps.id || r->pps.sps_id != s->id)
@@ -166,7 +167,7 @@ bool kni_hevc_reader_slice_header(struct kni_hevc_reader *r, struct kni_hevc_hea
     if (type == 0)
         return kni_hevc_reader_fail(r, KN_E_UNSUPPORTED, "has B slices, which this reader does not know");
     h->type = type == 1 ? 'P' : 'I';
-    if (h->type == 'P' && nal_type >= NAL_IRAP_FIRST)
+    if (h->type == 'P' && h->irap)
         return broken(r, "type");
     if (r->pps.output_flag_present)
         kni_hevc_bit(b);

@@ -44,7 +44,7 @@ struct kni_hevc_pps {
 };
 
 struct kni_hevc_header {
-    bool first, idr, temporal_mvp, sao_luma, sao_chroma;
+    bool first, idr, irap, temporal_mvp, sao_luma, sao_chroma;
     char type;
     uint32_t address; /* of its first coding tree unit */
     uint32_t poc;     /* low bits of the picture order count */

@@ -75,5 +75,10 @@ static void scan(struct kni_hevc_block *b, const uint8_t *now, size_t stride, co
     }
 }
 
+void kni_hevc_scan_ref(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size)
+{
+    scan(b, now, stride, before, before_stride, size);
+}
+
 #define slice_name kni_hevc_slice_ref
 #include "codec/hevc/hevc_slice.inc"

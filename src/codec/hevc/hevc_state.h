@@ -63,7 +63,7 @@ struct kni_hevc_lossless {
     uint16_t cost[16 * 255 + 1];        /* of 4 x 4 samples, by the sum of their magnitudes: bits times 16 */
     uint8_t cu_log2[KNI_HEVC_LOSSLESS_MAX_SIDE / 8]; /* coding units' size where 8 rows begin */
     uint8_t contexts[2][KNI_HEVC_N_CONTEXTS]; /* at the beginning of I, P slices */
-    struct kni_hevc_states states;
+    struct kni_hevc_coding states;
     kni_hevc_slice_fn slice;
 };
 
@@ -91,8 +91,14 @@ size_t kni_hevc_slice_header(const struct kni_hevc_lossless *e, const struct kni
 /* Inserts emulation prevention into the n bytes at payload; there is room for half as many more. Returns the new size. */
 size_t kni_hevc_escape(uint8_t *payload, size_t n);
 
+/* Differences of size x size samples (4, 8, 16, 32) from before's, or from 128 where before is NULL. Slices have it inlined; these are for tests. */
+typedef void (*kni_hevc_scan_fn)(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size);
+void kni_hevc_scan_ref(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size);
+
 size_t kni_hevc_slice_ref(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
 #if defined(__x86_64__)
+void kni_hevc_scan_avx2(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size);
+void kni_hevc_scan_avx512(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size);
 size_t kni_hevc_slice_avx2(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
 size_t kni_hevc_slice_avx512(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
 #endif

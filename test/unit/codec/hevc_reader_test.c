@@ -5,6 +5,7 @@
  */
 #include "unit/codec/codec_support.h"
 
+#include "base/alloc.h"
 #include "base/le.h"
 #include "codec/hevc/hevc_encode.h"
 #include "support/hevc_random.h"
@@ -282,6 +283,36 @@ static void damage(void **state)
     hevc_case_free(&c);
 }
 
+/* Every allocation fails once: an answer, and nothing lost. */
+static void no_memory(void **state)
+{
+    (void)state;
+    struct hevc_case c;
+    struct hevc_stream s = {0};
+    struct kn_err err = {0};
+    hevc_case_make(&c, 70011, HEVC_CASE_TINY);
+    code_case(&c, &s);
+    uint64_t before = kni_alloc_get_stats(KNI_ALLOC_TAG_CODEC).current_bytes;
+    enum kn_status got = KN_E_NOMEM;
+    uint64_t n = 0;
+    while (got == KN_E_NOMEM) {
+        struct kni_hevc_reader *r = NULL;
+        struct kni_hevc_reader_opts opts = {.rebuild = true};
+        kni_alloc_fault_arm(++n, false);
+        got = kni_hevc_reader_open(&r, &opts, &err);
+        if (got == KN_OK)
+            got = kni_hevc_reader_read(r, s.bytes, s.n_bytes, &err);
+        bool hit = kni_alloc_fault_hit();
+        kni_alloc_fault_arm(0, false);
+        assert_int_equal(got, hit ? KN_E_NOMEM : KN_OK);
+        kni_hevc_reader_close(&r);
+        assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_CODEC).current_bytes, before);
+    }
+    assert_true(n > 11); /* handle, cells, three tables of bands, six planes, payload */
+    hevc_stream_free(&s);
+    hevc_case_free(&c);
+}
+
 static void out_of_range(void **state)
 {
     (void)state;
@@ -310,6 +341,6 @@ static void out_of_range(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(our_films), cmocka_unit_test(x265_films), cmocka_unit_test(bands_and_classes),
-                                       cmocka_unit_test(damage), cmocka_unit_test(out_of_range)};
+                                       cmocka_unit_test(damage),    cmocka_unit_test(no_memory),  cmocka_unit_test(out_of_range)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
