@@ -172,7 +172,7 @@ static const char *judge(const struct hevc_case *c, const struct hevc_stream *s,
     if (!bad)
         bad = hevc_judge_de265(s, &c->film, c->opts.tools);
     if (!bad && c->seed % 2 && c->opts.width * c->opts.height < 1000000)
-        bad = hevc_judge_reader(s, &c->film, c->opts.tools, o->n_slices, c->opts.content == KNI_HEVC_CONTENT_NOISE);
+        bad = hevc_judge_reader(s, &c->film, c->opts.tools, o->n_slices);
     return bad;
 }
 
