@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "codec_report.h"
+#include "hevc_opts.h"
 
 enum { MAX_TEXTS = 32 };
 
@@ -20,6 +21,7 @@ struct args {
     uint32_t n_texts, n_calibration, prefix, continue_, n_threads, n_facts, n_tokens, sample, levels;
     enum kn_kv_type kv_type;
     bool needle, ablation, json, help;
+    struct kn_hevc_opts hevc;
 };
 
 static const char help_text[] =
@@ -43,6 +45,9 @@ static const char help_text[] =
     "      --tokens N       needle: tokens of a text (4000); search: tokens of the text that are run (1024)\n"
     "      --sample N       search: of which the last N are coded, a multiple of 256 (256)\n"
     "      --levels N       search: quantiser levels, 4 to 256 (64)\n"
+    "      --hevc-encoder NAME  of methods that are video: kinema (default), x265-ultrafast or x265-medium\n"
+    "      --hevc-tools NAME    of kinema: full (default) or basic range extension tools\n"
+    "      --hevc-slices N      of a picture, 1 to 64 (chosen by size)\n"
     "  -t, --threads N      compute threads (all that the process may use)\n"
     "      --json           one JSON object a line\n"
     "  -h, --help           this text\n";
@@ -126,6 +131,7 @@ static int eval_text(struct kn_model *model, const struct args *a, const char *p
                               .only = a->only,
                               .ablation = a->ablation,
                               .calibration = calibration,
+                              .hevc = a->hevc,
                               .on_row = on_eval_row,
                               .progress = kn_app_on_progress,
                               .user = &user};
@@ -142,7 +148,7 @@ static int eval(struct kn_model *model, const struct args *a, struct kn_eval_cal
     int exit_status = KN_APP_EXIT_OK;
     struct kn_report *reports = calloc(a->n_texts + 1, sizeof *reports); /* the last one: the mean */
     json_t *machine = kn_app_json_machine();
-    struct kn_report_head head = {.model = kn_model_info(model)->path, .prefix = a->prefix, .continue_ = a->continue_, .kv_type = a->kv_type, .machine = machine};
+    struct kn_report_head head = {.model = kn_model_info(model)->path, .prefix = a->prefix, .continue_ = a->continue_, .kv_type = a->kv_type, .machine = machine, .hevc = a->hevc};
     if (!reports)
         return kn_app_fail("codec", "out of memory");
     if (!a->json)
@@ -199,6 +205,7 @@ static int needle(struct kn_model *model, const struct args *a, struct kn_eval_c
                                 .n_threads = a->n_threads,
                                 .only = a->only,
                                 .calibration = calibration,
+                                .hevc = a->hevc,
                                 .on_row = on_needle_row,
                                 .progress = kn_app_on_progress,
                                 .user = &user};
@@ -253,6 +260,7 @@ static int search(struct kn_model *model, const struct args *a)
                                 .levels = a->levels,
                                 .kv_type = a->kv_type,
                                 .n_threads = a->n_threads,
+                                .hevc = a->hevc,
                                 .on_row = on_search_row,
                                 .progress = kn_app_on_progress,
                                 .user = &user};
@@ -285,7 +293,7 @@ static const struct option table[] = {
     {"sample", required_argument, NULL, OPT_SAMPLE},  {"levels", required_argument, NULL, OPT_LEVELS},   {"calibration", required_argument, NULL, OPT_CALIBRATION},
     {"needle", no_argument, NULL, OPT_NEEDLE},
     {"ablation", no_argument, NULL, OPT_ABLATION},    {"threads", required_argument, NULL, 't'},         {"json", no_argument, NULL, OPT_JSON},
-    {"help", no_argument, NULL, 'h'},                 {NULL, 0, NULL, 0},
+    KN_APP_HEVC_OPTIONS,                              {"help", no_argument, NULL, 'h'},                  {NULL, 0, NULL, 0},
 };
 
 static int parse_number(const char *option, uint32_t min, uint32_t max, uint32_t *out)
@@ -306,6 +314,9 @@ static int parse_option(int option, struct args *a)
     case OPT_NEEDLE: a->needle = true; break;
     case OPT_ABLATION: a->ablation = true; break;
     case OPT_JSON: a->json = true; break;
+    case KN_APP_OPT_HEVC_ENCODER:
+    case KN_APP_OPT_HEVC_TOOLS:
+    case KN_APP_OPT_HEVC_SLICES: return kn_app_hevc_option("codec", option, optarg, &a->hevc);
     case 't': return parse_number("-t", 1, 256, &a->n_threads);
     case OPT_PREFIX: return parse_number("--prefix", 256, 1u << 20, &a->prefix);
     case OPT_CONTINUE: return parse_number("--continue", 1, 1u << 20, &a->continue_);

@@ -23,6 +23,7 @@
 #include "app.h"
 #include "child.h"
 #include "demo_document.h"
+#include "hevc_opts.h"
 
 enum { N_PRESETS = 5, CHUNK_TOKENS = 256 };
 static const char *const preset_names[N_PRESETS] = {"exact", "fine", "medium", "small", "tiles"};
@@ -30,7 +31,7 @@ static const char first_question[] = "In one sentence: what is this text about?"
 static const char second_question[] = "Which command moves the cursor one word forward?";
 
 struct demo {
-    const char *model_arg, *document_arg, *store_arg, *json_path, *threads, *max_tokens, *profile_arg, *backend;
+    const char *model_arg, *document_arg, *store_arg, *json_path, *threads, *max_tokens, *profile_arg, *backend, *hevc[3];
     const char *questions[2];
     uint32_t document_tokens;
     bool wanted[N_PRESETS], presets_named, help;
@@ -58,6 +59,8 @@ static void help(void)
            "      --presets LIST      some of exact,fine,medium,small,tiles; default: all that can be used here\n"
            "      --profile FILE      for fine, medium and small; default $KINEMA_PROFILE, else the model's in the cache folder\n"
            "      --backend NAME      rans or hevc, for fine, medium and small (rans)\n"
+           "      --hevc-encoder NAME, --hevc-tools NAME, --hevc-slices N\n"
+           "                          as `kinema run` has them, for video: tiles and backend hevc\n"
            "  -n, --predict N         length of an answer, tokens (48)\n"
            "  -t, --threads N         compute threads\n",
            first_question, second_question);
@@ -86,7 +89,7 @@ static int parse(struct demo *d, int argc, char **argv)
         {"json", required_argument, NULL, 'j'},    {"presets", required_argument, NULL, 'P'},  {"predict", required_argument, NULL, 'n'},
         {"threads", required_argument, NULL, 't'}, {"help", no_argument, NULL, 'h'},           {"document-tokens", required_argument, NULL, 'D'},
         {"first", required_argument, NULL, '1'},   {"second", required_argument, NULL, '2'},   {"profile", required_argument, NULL, 'p'},
-        {"backend", required_argument, NULL, 'b'}, {NULL, 0, NULL, 0},
+        {"backend", required_argument, NULL, 'b'}, KN_APP_HEVC_OPTIONS,                        {NULL, 0, NULL, 0},
     };
     uint32_t number;
     opterr = 0;
@@ -125,6 +128,15 @@ static int parse(struct demo *d, int argc, char **argv)
                 return kn_app_usage_error("demo", "-t takes 1 to 256 threads, not \"%s\"", optarg);
             d->threads = optarg;
             break;
+        case KN_APP_OPT_HEVC_ENCODER:
+        case KN_APP_OPT_HEVC_TOOLS:
+        case KN_APP_OPT_HEVC_SLICES: {
+            struct kn_hevc_opts checked;
+            if (kn_app_hevc_option("demo", option, optarg, &checked))
+                return KN_APP_EXIT_USAGE;
+            d->hevc[option - KN_APP_OPT_HEVC_ENCODER] = optarg;
+            break;
+        }
         case ':': return kn_app_usage_error("demo", "%s needs a value", argv[optind - 1]);
         default: return kn_app_usage_error("demo", "there is no option %s", argv[optind - 1]);
         }
@@ -183,6 +195,13 @@ static json_t *ask(struct demo *d, const char *question, const char *with_store,
             for (size_t i = 0; i < sizeof spectral / sizeof *spectral; i++)
                 kn_child_add(&c, spectral[i]);
         }
+        static const char *const names[3] = {"--hevc-encoder", "--hevc-tools", "--hevc-slices"};
+        bool video = !strcmp(with_store, "tiles") || (needs_profile(with_store) && d->backend && !strcmp(d->backend, "hevc"));
+        for (size_t i = 0; video && i < 3; i++)
+            if (d->hevc[i]) {
+                kn_child_add(&c, names[i]);
+                kn_child_add(&c, d->hevc[i]);
+            }
     }
     fprintf(stderr, "demo: %s\n", what);
     return kn_child_json("demo", d->program, &c);

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "hevc_opts.h"
+
 enum opt {
     OPT_SYSTEM = 256, OPT_RAW, OPT_TEMP, OPT_TOP_K, OPT_TOP_P, OPT_MIN_P, OPT_REPEAT_PENALTY, OPT_REPEAT_LAST, OPT_SEED, OPT_CHUNK,
     OPT_KV_TYPE, OPT_POOL, OPT_STORE, OPT_STORE_MAX, OPT_STORE_TTL, OPT_PRESET, OPT_LEVELS, OPT_PER_PICTURE, OPT_CHUNK_TOKENS,
@@ -50,6 +52,7 @@ static const struct option table[] = {
     {"ignore-stop", no_argument, NULL, OPT_IGNORE_STOP},
     {"cpu", required_argument, NULL, OPT_CPU},
     {"json", no_argument, NULL, OPT_JSON},
+    KN_APP_HEVC_OPTIONS,
     {NULL, 0, NULL, 0},
 };
 
@@ -88,6 +91,11 @@ void kn_run_opts_help(void)
           "  --profile FILE            of the model, for fine, medium and small (kinema profile build makes one); default\n"
           "                            $KINEMA_PROFILE, else the model's own in the cache folder where there is one\n"
           "  --backend rans|hevc       how fine, medium and small are written: entropy coder (default), or lossless video\n"
+          "  --hevc-encoder kinema|x265-ultrafast|x265-medium\n"
+          "                            who codes video, that is tiles and backend hevc; x265 needs its plugin (kinema)\n"
+          "  --hevc-tools full|basic   range extension tools of HEVC that may be used: basic is what every decoder of 4:4:4 knows, and\n"
+          "                            has a place of its own in the store (full)\n"
+          "  --hevc-slices N           slices of a picture, 1..64, each decodable on its own (chosen by size)\n"
           "  --levels N                quantiser levels of tiles, 4..256\n"
           "  --tokens-per-picture N    resolution of tiles\n"
           "  --chunk-tokens N          tokens of a stored chunk, a multiple of 16 (256)\n"
@@ -196,6 +204,9 @@ static int parse_one(int option, const char *text, struct kn_run_opts *o)
     case OPT_PRESET:
     case OPT_BACKEND:
     case OPT_CPU: return parse_choice(option, text, o);
+    case KN_APP_OPT_HEVC_ENCODER:
+    case KN_APP_OPT_HEVC_TOOLS:
+    case KN_APP_OPT_HEVC_SLICES: return kn_app_hevc_option("run", option, text, &o->engine.hevc);
     default: return parse_number(option, text, o);
     }
 }
@@ -233,5 +244,7 @@ int kn_run_opts_parse(struct kn_run_opts *opts, int argc, char **argv)
         return kn_app_usage_error("run", "--levels and --tokens-per-picture belong to --preset tiles");
     if (opts->engine.backend && opts->engine.preset && !kn_app_preset_needs_profile(opts->engine.preset))
         return kn_app_usage_error("run", "--backend belongs to the presets fine, medium and small");
+    if (kn_app_hevc_given(&opts->engine.hevc) && opts->engine.preset != KN_PRESET_TILES && opts->engine.backend != KN_BACKEND_HEVC)
+        return kn_app_usage_error("run", "--hevc-encoder, --hevc-tools and --hevc-slices belong to video: --preset tiles or --backend hevc");
     return KN_APP_EXIT_OK;
 }

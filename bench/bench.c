@@ -9,7 +9,7 @@ static void help(FILE *out)
 {
     fputs("usage: kinema bench NAME [options]\n\n  engine   prefill, decode and memory, beside another engine\n"
           "  quality  predictions beside those of the reference kernels\n"
-          "  codec    speed of the codecs, beside zstd and a plain copy\n\n"
+          "  codec    speed of the codecs, beside zstd and a plain copy; encoders of video, size and speed\n\n"
           "Options of a benchmark: kinema bench NAME --help\n",
           out);
 }

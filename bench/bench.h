@@ -21,7 +21,7 @@ int kn_bench_codec(int argc, char **argv);
 struct kn_bench_codec_args {
     const char *model, *profile, *text, *only;
     const char *encoders, *tools; /* encoders: measure these of video, and no codecs; tools NULL: all sets */
-    uint32_t prefix, n_threads;
+    uint32_t prefix, n_threads, n_slices;
     float seconds; /* 0: not said */
     enum kn_kv_type kv_type;
     bool ablation, json, help;

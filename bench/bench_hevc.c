@@ -223,6 +223,7 @@ static json_t *row_json(const struct report *r, const struct row *x)
     json_object_set_new(encode, "streams_factor", real_or_null(factor(x, x->m.streams_mb_s)));
     json_object_set_new(encode, "slices_wall_mb_s", real_or_null(x->m.slices_mb_s));
     json_object_set_new(encode, "slices_factor", real_or_null(factor(x, x->m.slices_mb_s)));
+    json_object_set_new(encode, "slices_bytes", x->m.slices_bytes ? json_integer((json_int_t)x->m.slices_bytes) : json_null());
     json_object_set_new(encode, "threads", json_integer(x->m.n_threads));
     json_object_set_new(o, "encode", encode);
     json_object_set_new(o, "decode_mb_s", real_or_null(x->m.decode_mb_s));
@@ -286,6 +287,7 @@ int kn_bench_hevc(const struct kn_bench_codec_args *a, struct kn_model *model, c
                                          .profile_path = a->profile,
                                          .kv_type = a->kv_type,
                                          .n_threads = a->n_threads,
+                                         .n_slices = a->n_slices,
                                          .seconds = (double)a->seconds,
                                          .encoders = a->encoders,
                                          .tools = a->tools,

@@ -65,9 +65,11 @@ struct kn_eval_opts {
     kn_progress_fn progress; /* may be NULL */
     void *user;
     struct kn_eval_calibration *calibration; /* NULL: methods that need one are left out */
+    struct kn_hevc_opts hevc; /* of methods that are video */
 };
 
-/* Errors: KN_E_ARG (too few tokens, an unknown method), KN_E_CONTEXT, KN_E_NOMEM, and those of a profile. */
+/* Errors: KN_E_ARG (too few tokens, an unknown method), KN_E_CONTEXT, KN_E_NOMEM, KN_E_UNSUPPORTED (an HEVC encoder that is not there),
+ * and those of a profile. */
 KN_API enum kn_status kn_codec_eval(struct kn_model *model, const struct kn_eval_opts *opts, struct kn_err *err);
 
 /* Facts planted in a long text and asked for after the prefix went through a codec. */
@@ -92,6 +94,7 @@ struct kn_needle_opts {
     kn_progress_fn progress;
     void *user;
     struct kn_eval_calibration *calibration; /* as in struct kn_eval_opts */
+    struct kn_hevc_opts hevc;  /* of methods that are video */
 };
 KN_API enum kn_status kn_codec_needle(struct kn_model *model, const struct kn_needle_opts *opts, struct kn_err *err);
 
@@ -113,8 +116,9 @@ struct kn_search_opts {
     kn_search_row_fn on_row;
     kn_progress_fn progress;
     void *user;
+    struct kn_hevc_opts hevc;
 };
-/* KN_E_UNSUPPORTED without an HEVC encoder. */
+/* KN_E_UNSUPPORTED without the HEVC encoder asked for. */
 KN_API enum kn_status kn_codec_search(struct kn_model *model, const struct kn_search_opts *opts, struct kn_err *err);
 
 /* How fast codecs are on a real prefix's K and V: every method's two directions, the stages of the spectral presets, and for
@@ -136,7 +140,7 @@ struct kn_codec_bench_opts {
     const int32_t *tokens;    /* at least prefix of them; borrowed for the call */
     size_t n_tokens;
     uint32_t prefix;          /* a multiple of 256; 0: 1024 */
-    const char *profile_path; /* NULL: what needs one is left out, as is what needs an HEVC encoder where there is none */
+    const char *profile_path; /* NULL: what needs one is left out, as is video where the HEVC encoder asked for is missing */
     enum kn_kv_type kv_type;
     uint32_t n_threads;       /* of wall clock figures and of the model, at most one a chunk of 256; 0: all */
     double seconds;           /* of each direction of each row, at least one round; 0: 1 */
@@ -144,6 +148,7 @@ struct kn_codec_bench_opts {
     kn_codec_bench_row_fn on_row;
     kn_progress_fn progress;  /* may be NULL */
     void *user;
+    struct kn_hevc_opts hevc; /* of presets that are video */
 };
 /* Errors: KN_E_ARG (too few tokens, an unknown name), KN_E_CONTEXT, KN_E_NOMEM, and those of a profile. */
 KN_API enum kn_status kn_codec_bench(struct kn_model *model, const struct kn_codec_bench_opts *opts, struct kn_err *err);
@@ -162,6 +167,7 @@ struct kn_codec_bench_hevc_row {
     /* Encoding by wall clock, fastest round: on one thread; on n_threads, streams side by side; slices of one picture after the other side by
      * side (ours). 0: not measured. */
     double encode_wall_mb_s, streams_mb_s, slices_mb_s;
+    uint64_t slices_bytes; /* as n_bytes, of those slices: more of them than usual, and each costs something */
     uint32_t n_threads;
     bool exact;           /* every stream, also those coded on several threads, came back bit for bit; if not, decode_mb_s is 0 */
 };
@@ -175,6 +181,7 @@ struct kn_codec_bench_hevc_opts {
     const char *profile_path; /* NULL: spectral presets are left out */
     enum kn_kv_type kv_type;
     uint32_t n_threads;       /* of the figures of several threads, at most one a stream, and of the model; 0: 2; 1: those figures are left out */
+    uint32_t n_slices;        /* of a picture where slices are coded side by side, 1..64; 0: four a thread */
     double seconds;           /* of each measurement, at least one round; 0: 0.3 */
     const char *encoders;     /* "ours,x265-medium": names; NULL: all. What is not there is left out, and logged */
     const char *tools;        /* of ours: "full,basic"; NULL: both */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CPUID through the compiler's builtins, which check XCR0 for us; F16C by hand, since clang's builtin does not know it. */
+/* CPUID through the compiler's builtins, which check XCR0 for us; F16C and LZCNT by hand, since clang's builtin does not know them. */
 #include "base/cpu.h"
 
 #if defined(__x86_64__)
@@ -16,6 +16,12 @@ static int has_f16c(void) /* its registers are AVX's: where the builtin finds AV
     unsigned a, b, c = 0, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
+
+static int has_lzcnt(void) /* elsewhere its encoding is another instruction, with another result */
+{
+    unsigned a, b, c = 0, d;
+    return __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & bit_LZCNT);
+}
 #endif
 
 static uint32_t read_flags(void)
@@ -23,7 +29,8 @@ static uint32_t read_flags(void)
     uint32_t flags = 0;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() && __builtin_cpu_supports("bmi2"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() && __builtin_cpu_supports("bmi2") &&
+        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt") && has_lzcnt())
         flags |= KNI_CPU_FLAG_AVX2;
     if ((flags & KNI_CPU_FLAG_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum kni_cpu_flag {
-    KNI_CPU_FLAG_AVX2 = 1 << 0, /* AVX2 + FMA + F16C + BMI2, the level below which only references run */
+    KNI_CPU_FLAG_AVX2 = 1 << 0, /* AVX2 + FMA + F16C + BMI1 + BMI2 + LZCNT + POPCNT, the level below which only references run */
     KNI_CPU_FLAG_AVX512 = 1 << 1, /* F, BW, VL, DQ */
     KNI_CPU_FLAG_AVX512_VNNI = 1 << 2,
     KNI_CPU_FLAG_AVX512_BF16 = 1 << 3

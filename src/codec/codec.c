@@ -240,6 +240,9 @@ enum kn_status kni_chunk_restore(struct kni_codec *codec, const void *data, size
         s = check_view(&c.header.meta, view, err);
     if (s != KN_OK)
         return s;
+    uint32_t tools = codec->hevc.tools == KN_HEVC_TOOLS_BASIC ? KNI_HEVC_TOOLS_BASIC : KNI_HEVC_TOOLS_ALL; /* libavcodec decodes all that there are */
+    if (c.header.tools & ~tools)
+        return kni_err_set(err, KN_E_MISMATCH, "chunk uses HEVC tools %#x, this reader takes %#x; treated as a miss", c.header.tools, tools);
     const struct kni_layout_ops *ops = layout_of_container(&c);
     if (!ops)
         return kni_err_set(err, KN_E_MISMATCH, "chunk has preset %u, layout %u, backend %u, a combination that this build does not read",

@@ -10,7 +10,6 @@
 
 #include "base/alloc.h"
 #include "base/le.h"
-#include "codec/hevc/hevc_lossless.h"
 
 /* Offsets in the fixed part. */
 enum {
@@ -219,8 +218,6 @@ enum kn_status kni_container_match(const struct kni_container *c, const struct k
         return mismatch_number(err, "head width", m->kv.d_head, expect->kv.d_head);
     if (m->kv.type != expect->kv.type)
         return mismatch_number(err, "KV type", m->kv.type, expect->kv.type);
-    if (c->header.tools & ~KNI_HEVC_TOOLS_ALL)
-        return kni_err_set(err, KN_E_MISMATCH, "chunk uses HEVC tools %#x, this build decodes %#x; treated as a miss", c->header.tools, KNI_HEVC_TOOLS_ALL);
     return KN_OK;
 }
 

@@ -74,8 +74,7 @@ enum kn_status kni_container_section(const struct kni_container *c, uint32_t i, 
 /* The same, and it must be of this kind and index: layouts write sections in one fixed order. */
 enum kn_status kni_container_expect(const struct kni_container *c, uint32_t i, enum kni_section_kind kind, uint32_t index,
                                     const uint8_t **bytes, size_t *n_bytes, struct kn_err *err);
-/* KN_E_MISMATCH naming the first field in which c is not what is expected, or that it uses tools of HEVC which this build
- * does not decode. expect->preset KN_PRESET_DEFAULT and expect->backend 0: any. */
+/* KN_E_MISMATCH naming the first field in which c is not what is expected. expect->preset KN_PRESET_DEFAULT and expect->backend 0: any. */
 enum kn_status kni_container_match(const struct kni_container *c, const struct kni_chunk_meta *expect, struct kn_err *err);
 
 /* ---- writing: one growing buffer, owned by the writer until finish */

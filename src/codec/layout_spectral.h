@@ -110,11 +110,11 @@ enum kn_status kni_spectral_draw(struct kni_spectral_job *job, const struct kni_
 /* What the backends fill in: layout_spectral_rans.c, layout_spectral_hevc.c. */
 struct kni_spectral_backend {
     enum kn_status (*open_encoder)(struct kni_codec *codec, struct kn_err *err);
-    /* Fills header's tiling and returns the number of sections with symbols; 0: KN_E_ARG with a sentence in err. */
+    /* Fills header's tiling and returns the number of its sections; 0: KN_E_ARG with a sentence in err. */
     uint32_t (*plan)(const struct kni_codec *codec, struct kni_container_header *header, struct kn_err *err);
     /* Writes and ends its sections. */
     enum kn_status (*encode)(struct kni_spectral_job *job, struct kni_container_writer *w, struct kn_err *err);
-    /* Number of sections with symbols that a chunk with this header has; 0: KN_E_FORMAT with a sentence in err. */
+    /* Number of the backend's sections that a chunk with this header has; 0: KN_E_FORMAT with a sentence in err. */
     uint32_t (*check)(const struct kni_profile *profile, const struct kni_container_header *header, struct kn_err *err);
     /* Reads its sections, the first of which has number section. */
     enum kn_status (*restore)(struct kni_spectral_job *job, const struct kni_container *c, uint32_t section, struct kn_err *err);

@@ -49,6 +49,26 @@ void kni_film_free(struct kni_film *f)
     *f = (struct kni_film){0};
 }
 
+struct compare { const struct kni_film *film; uint32_t stream; };
+
+static enum kn_status on_picture(void *user, uint32_t index, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
+{
+    const struct compare *c = user;
+    const uint8_t *want[3];
+    kni_film_planes(c->film, c->stream, index, want);
+    for (uint32_t k = 0; k < 3; k++)
+        for (uint32_t y = 0; y < c->film->height; y++)
+            if (memcmp(planes[k] + y * strides[k], want[k] + (size_t)y * c->film->width, c->film->width))
+                return kni_err_set(err, KN_E_FORMAT, "picture %u differs in row %u of plane %u", index, y, k);
+    return KN_OK;
+}
+
+enum kn_status kni_film_compare(const struct kni_film *f, uint32_t stream, const uint8_t *bytes, size_t n_bytes, struct kni_hevc_decoder **decoder, struct kn_err *err)
+{
+    struct compare c = {.film = f, .stream = stream};
+    return kni_hevc_decode(decoder, bytes, n_bytes, f->width, f->height, f->n_pictures, on_picture, &c, err);
+}
+
 static enum kn_status make_room(struct kni_film *f, struct kn_err *err)
 {
     size_t plane = (size_t)f->width * f->height, n;

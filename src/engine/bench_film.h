@@ -3,7 +3,7 @@
  * The pictures that encoders of video are measured on: those that a layout draws of a bed's clean prefix, K or V of all its chunks, all
  * kept in memory so that drawing them is no part of what is measured.
  *
- *     spectral   stream = triple * n_chunks + chunk      pictures of a stream: flat, drawn, flat, drawn, ..
+ *     spectral   stream = triple * n_chunks + chunk      pictures of a stream: flat, drawn, flat, drawn, ..; columns by loudness
  *     tiles      stream = group * n_chunks + chunk       all are drawn
  *
  * So streams of one size in bytes, about, are neighbours: dealt out one by one, the large ones first, they keep threads equally busy.
@@ -12,6 +12,7 @@
 #ifndef KNI_ENGINE_BENCH_FILM_H
 #define KNI_ENGINE_BENCH_FILM_H
 
+#include "codec/hevc/hevc_decode.h"
 #include "codec/hevc/hevc_lossless.h"
 #include "engine/eval_method.h"
 
@@ -41,5 +42,9 @@ static inline bool kni_film_is_flat(const struct kni_film *f, uint32_t picture)
 }
 /* Of a stream's pictures, [height], or NULL. */
 const uint16_t *kni_film_row_scale(const struct kni_film *f, uint32_t stream);
+
+/* Decodes a section (hevc_encode.h) that claims to be of a stream and holds every sample against the pictures. KN_E_FORMAT with a sentence when it
+ * does not decode or differs. *decoder as for kni_hevc_decode. */
+enum kn_status kni_film_compare(const struct kni_film *f, uint32_t stream, const uint8_t *bytes, size_t n_bytes, struct kni_hevc_decoder **decoder, struct kn_err *err);
 
 #endif

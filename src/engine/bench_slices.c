@@ -43,7 +43,7 @@ void kni_slices_close(struct kni_slices **slices)
     *slices = NULL;
 }
 
-static enum kn_status open_coders(struct kni_slices *x, uint32_t tools, struct kn_err *err)
+static enum kn_status open_coders(struct kni_slices *x, uint32_t tools, uint32_t n_slices, struct kn_err *err)
 {
     const struct kni_film *f = x->film;
     for (uint32_t i = 0; i < x->n_coders; i++) {
@@ -51,6 +51,7 @@ static enum kn_status open_coders(struct kni_slices *x, uint32_t tools, struct k
                                            .height = f->height,
                                            .tools = tools,
                                            .content = f->content,
+                                           .n_slices = n_slices,
                                            .row_scale = f->row_scale ? kni_film_row_scale(f, i * f->n_chunks) : NULL};
         size_t n = kni_hevc_lossless_bytes(&o);
         if (!n)
@@ -84,7 +85,8 @@ static enum kn_status make_room(struct kni_slices *x, struct kn_err *err)
     return x->at && x->sizes && x->room ? KN_OK : kni_err_set(err, KN_E_NOMEM, "no memory for %u slices", x->n_slices);
 }
 
-enum kn_status kni_slices_open(struct kni_slices **out, const struct kni_film *film, uint32_t tools, struct kni_threads *threads, struct kn_err *err)
+enum kn_status kni_slices_open(struct kni_slices **out, const struct kni_film *film, uint32_t tools, uint32_t n_slices, struct kni_threads *threads,
+                               struct kn_err *err)
 {
     struct kni_slices *x = *out = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *x, 0);
     if (!x)
@@ -94,7 +96,7 @@ enum kn_status kni_slices_open(struct kni_slices **out, const struct kni_film *f
     x->n_coders = film->row_scale ? film->n_streams / film->n_chunks : 1;
     x->memory = kni_calloc(KNI_ALLOC_TAG_CODEC, x->n_coders * sizeof *x->memory, 0);
     x->coders = kni_calloc(KNI_ALLOC_TAG_CODEC, x->n_coders * sizeof *x->coders, 0);
-    enum kn_status status = x->memory && x->coders ? open_coders(x, tools, err) : kni_err_set(err, KN_E_NOMEM, "no memory for an HEVC encoder");
+    enum kn_status status = x->memory && x->coders ? open_coders(x, tools, n_slices, err) : kni_err_set(err, KN_E_NOMEM, "no memory for an HEVC encoder");
     if (status == KN_OK && threads)
         status = make_room(x, err);
     if (status)

@@ -225,7 +225,7 @@ static enum kn_status open_station(struct bench *b, struct station *s, struct kn
     const struct work *w = b->work;
     enum kn_status status = KN_OK;
     if (w->kind == KIND_CODEC) {
-        struct kni_codec_opts eo = {.preset = w->preset, .profile = b->profile, .backend = w->backend};
+        struct kni_codec_opts eo = {.preset = w->preset, .profile = b->profile, .backend = w->backend, .hevc = b->opts.hevc};
         struct kni_codec_opts d_o = {.preset = KN_PRESET_EXACT, .profile = b->profile};
         status = kni_codec_open(&s->encoder, &eo, err);
         return status ? status : kni_codec_open(&s->decoder, &d_o, err);

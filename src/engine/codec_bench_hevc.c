@@ -18,13 +18,14 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "codec/hevc/hevc_decode.h"
 #include "codec/hevc/hevc_encode.h"
 #include "engine/bench_slices.h"
 
 #define DEFAULT_PREFIX 1024u
 #define DEFAULT_SECONDS 0.3
 #define DEFAULT_THREADS 2u
+#define SLICES_A_THREAD 4u /* the upper ones are louder: with one a thread, half of the threads wait */
+#define MAX_SLICES 64u
 #define CHUNK KNI_EVAL_CHUNK
 
 static const enum kn_preset presets[] = {KN_PRESET_FINE, KN_PRESET_MEDIUM, KN_PRESET_SMALL, KN_PRESET_TILES};
@@ -92,7 +93,7 @@ struct bench {
 };
 
 /* What became of a film. */
-struct result { uint64_t n_bytes, encode_ns, encode_wall_ns, streams_ns, slices_ns, decode_ns; bool exact; };
+struct result { uint64_t n_bytes, slices_bytes, encode_ns, encode_wall_ns, streams_ns, slices_ns, decode_ns; bool exact; };
 
 /* ---- encoding */
 
@@ -150,64 +151,60 @@ static enum kn_status encode(struct bench *b, enum how how, uint64_t *processor_
 
 /* ---- decoding */
 
-struct compare { const struct kni_film *film; uint32_t stream; bool same; };
-
-static enum kn_status on_picture(void *user, uint32_t index, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
-{
-    struct compare *c = user;
-    const uint8_t *want[3];
-    (void)err;
-    kni_film_planes(c->film, c->stream, index, want);
-    for (uint32_t k = 0; k < 3; k++)
-        for (uint32_t y = 0; y < c->film->height; y++)
-            c->same = c->same && !memcmp(planes[k] + y * strides[k], want[k] + (size_t)y * c->film->width, c->film->width);
-    return KN_OK;
-}
-
 /* All streams once: what was coded last against the pictures. Comparing takes a hundredth of the time. */
-static bool decode_all(const struct bench *b)
+static enum kn_status decode_all(const struct bench *b, bool *same, struct kn_err *err)
 {
     const struct kni_film *f = b->film;
     struct kni_hevc_decoder *decoder = NULL;
-    bool same = true;
-    for (uint32_t i = 0; i < f->n_streams && same; i++) {
-        struct compare c = {.film = f, .stream = i, .same = true};
-        struct kn_err err = {0};
-        enum kn_status status = kni_hevc_decode(&decoder, b->coded[i].data, b->coded[i].used_bytes, f->width, f->height, f->n_pictures, on_picture, &c, &err);
-        same = status == KN_OK && c.same;
-        if (!same)
-            kni_log(KN_LOG_LEVEL_WARN, "bench", "%s of %s%s%s, stream %u of %s, does not come back: %s", b->preset, b->coder->encoder, b->coder->tools ? ", tools " : "",
-                    b->coder->tools ? b->coder->tools : "", i, f == b->films ? "K" : "V", status ? err.text : "a picture differs");
-    }
+    enum kn_status status = KN_OK;
+    uint32_t i = 0;
+    for (; i < f->n_streams && status == KN_OK; i++)
+        status = kni_film_compare(f, i, b->coded[i].data, b->coded[i].used_bytes, &decoder, err);
     kni_hevc_decoder_close(&decoder);
-    return same;
+    *same = status == KN_OK;
+    if (status != KN_E_FORMAT)
+        return status;
+    kni_log(KN_LOG_LEVEL_WARN, "bench", "%s of %s%s%s, stream %u of %s, does not come back: %s", b->preset, b->coder->encoder, b->coder->tools ? ", tools " : "",
+            b->coder->tools ? b->coder->tools : "", i - 1, f == b->films ? "K" : "V", err->text);
+    *err = (struct kn_err){0};
+    return KN_OK;
 }
 
-static bool decode(const struct bench *b, uint64_t *ns)
+/* The fastest round; *ns is 0 when a stream does not come back. */
+static enum kn_status decode(const struct bench *b, uint64_t *ns, bool *same, struct kn_err *err)
 {
     const uint64_t begin = kni_now_ns();
     uint64_t best = UINT64_MAX;
-    bool same;
+    enum kn_status status;
     do {
         uint64_t t = kni_processor_ns();
-        same = decode_all(b);
+        status = decode_all(b, same, err);
         t = kni_processor_ns() - t;
         best = t < best ? t : best;
-    } while (same && (double)(kni_now_ns() - begin) < b->opts.seconds * 1e9);
-    *ns = same ? best : 0;
-    return same;
+    } while (status == KN_OK && *same && (double)(kni_now_ns() - begin) < b->opts.seconds * 1e9);
+    *ns = status == KN_OK && *same ? best : 0;
+    return status;
 }
 
-/* Streams of the first run are remembered; those of later ones need no decoding when they are the same bytes. */
-static bool is_exact(struct bench *b, bool first)
+/* Whether the streams are those of one thread, whose digests are kept when first. */
+static bool is_known(struct bench *b, bool first)
 {
     bool same = true;
     for (uint32_t i = 0; i < b->film->n_streams; i++) {
         uint64_t digest = kni_xxh3(b->coded[i].data, b->coded[i].used_bytes);
-        same = same && (first || b->digests[i] == digest);
+        same = same && b->digests[i] == digest;
         b->digests[i] = first ? digest : b->digests[i];
     }
-    return same || decode_all(b);
+    return same;
+}
+
+/* Several threads' streams need decoding only when they are other bytes. */
+static enum kn_status check_again(struct bench *b, struct result *r, struct kn_err *err)
+{
+    bool same = true;
+    enum kn_status status = is_known(b, false) ? KN_OK : decode_all(b, &same, err);
+    r->exact = r->exact && same;
+    return status;
 }
 
 /* ---- one encoder on one film */
@@ -219,33 +216,42 @@ static void close_stations(struct bench *b)
     kni_slices_close(&b->slices);
 }
 
+static uint64_t coded_bytes(const struct bench *b)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < b->film->n_streams; i++)
+        sum += b->coded[i].used_bytes;
+    return sum;
+}
+
 static enum kn_status measure(struct bench *b, struct result *r, struct kn_err *err)
 {
     const bool ours = b->coder->opts.encoder == KN_HEVC_ENCODER_KINEMA, several = b->opts.n_threads > 1 && !b->coder->ablation;
     uint64_t unused;
     enum kn_status status = KN_OK;
     if (b->coder->ablation)
-        status = kni_slices_open(&b->slices, b->film, b->coder->flags, NULL, err);
+        status = kni_slices_open(&b->slices, b->film, b->coder->flags, 0, NULL, err);
     for (uint32_t i = 0; i < b->opts.n_threads && !b->coder->ablation && status == KN_OK; i++)
         status = kni_hevc_encoder_open(&b->stations[i].encoder, &b->coder->opts, b->film->content, err);
     if (status == KN_OK)
         status = encode(b, HOW_ONE, &r->encode_ns, &r->encode_wall_ns, err);
     if (status)
         goto done;
-    for (uint32_t i = 0; i < b->film->n_streams; i++)
-        r->n_bytes += b->coded[i].used_bytes;
-    is_exact(b, true);
-    r->exact = decode(b, &r->decode_ns);
-    if (several)
+    r->n_bytes = coded_bytes(b);
+    is_known(b, true);
+    status = decode(b, &r->decode_ns, &r->exact, err);
+    if (several && status == KN_OK)
         status = encode(b, HOW_STREAMS, &unused, &r->streams_ns, err);
     if (several && status == KN_OK)
-        r->exact = is_exact(b, false) && r->exact;
-    if (several && ours && status == KN_OK)
-        status = kni_slices_open(&b->slices, b->film, kni_hevc_encoder_tools(&b->coder->opts), b->bed.threads, err);
-    if (b->slices && several && status == KN_OK) {
+        status = check_again(b, r, err);
+    if (!several || !ours || status)
+        goto done;
+    status = kni_slices_open(&b->slices, b->film, kni_hevc_encoder_tools(&b->coder->opts), b->opts.n_slices, b->bed.threads, err);
+    if (status == KN_OK)
         status = encode(b, HOW_SLICES, &unused, &r->slices_ns, err);
-        r->exact = status == KN_OK && is_exact(b, false) && r->exact;
-    }
+    r->slices_bytes = coded_bytes(b);
+    if (status == KN_OK)
+        status = check_again(b, r, err);
 done:
     close_stations(b);
     return status;
@@ -270,6 +276,7 @@ static void emit(const struct bench *b, const char *part, uint64_t n_symbols, do
                                                 .encode_wall_mb_s = mb_s(n_symbols, r->encode_wall_ns),
                                                 .streams_mb_s = mb_s(n_symbols, r->streams_ns),
                                                 .slices_mb_s = mb_s(n_symbols, r->slices_ns),
+                                                .slices_bytes = r->slices_bytes,
                                                 .n_threads = b->opts.n_threads,
                                                 .exact = r->exact};
     b->opts.on_row(b->opts.user, &row);
@@ -278,7 +285,7 @@ static void emit(const struct bench *b, const char *part, uint64_t n_symbols, do
 /* K, V, and both. An encoder that is not there is left out. */
 static enum kn_status do_coder(struct bench *b, size_t coder, struct kn_err *err)
 {
-    struct result r[2] = {{0}}, sum;
+    struct result r[2] = {{0}, {0}}, sum;
     enum kn_status status = KN_OK;
     b->coder = &coders[coder];
     for (uint32_t is_v = 0; is_v < 2 && status == KN_OK && !b->is_missing[coder]; is_v++) {
@@ -298,6 +305,7 @@ static enum kn_status do_coder(struct bench *b, size_t coder, struct kn_err *err
     if (status || b->is_missing[coder])
         return status;
     sum = (struct result){.n_bytes = r[0].n_bytes + r[1].n_bytes,
+                          .slices_bytes = r[0].slices_bytes + r[1].slices_bytes,
                           .encode_ns = r[0].encode_ns + r[1].encode_ns,
                           .encode_wall_ns = r[0].encode_wall_ns + r[1].encode_wall_ns,
                           .streams_ns = r[0].streams_ns + r[1].streams_ns,
@@ -379,6 +387,9 @@ static enum kn_status check(struct kn_codec_bench_hevc_opts *o, const struct kn_
     o->prefix = o->prefix ? o->prefix : DEFAULT_PREFIX;
     o->seconds = o->seconds > 0 ? o->seconds : DEFAULT_SECONDS;
     o->n_threads = o->n_threads ? o->n_threads : DEFAULT_THREADS;
+    o->n_slices = o->n_slices ? o->n_slices : o->n_threads < MAX_SLICES / SLICES_A_THREAD ? o->n_threads * SLICES_A_THREAD : MAX_SLICES;
+    if (o->n_slices > MAX_SLICES)
+        return kni_err_set(err, KN_E_ARG, "%u slices a picture: use 1 to %u, or 0 for %u a thread", o->n_slices, MAX_SLICES, SLICES_A_THREAD);
     if (!o->on_row || !o->tokens)
         return kni_err_set(err, KN_E_ARG, "kn_codec_bench_hevc needs tokens and an on_row");
     if (o->prefix % CHUNK || o->n_tokens < o->prefix)

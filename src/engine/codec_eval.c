@@ -13,9 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/log.h"
 #include "base/status.h"
-#include "codec/hevc/hevc_encode.h"
 #include "engine/eval_ablation.h"
 #include "engine/eval_method.h"
 
@@ -123,37 +121,18 @@ static void cost(const struct eval *e, const struct kni_eval_coded *coded, struc
 
 /* ---- methods */
 
-static bool has_hevc(void)
-{
-    struct kni_hevc_encoder *encoder;
-    struct kn_err err = {0};
-    enum kn_status status = kni_hevc_encoder_open(&encoder, &(struct kn_hevc_opts){0}, KNI_HEVC_CONTENT_TILES, &err);
-    if (status == KN_OK)
-        kni_hevc_encoder_close(&encoder);
-    else
-        kni_log(KN_LOG_LEVEL_WARN, "eval", "methods that need an HEVC encoder are left out: %s", err.text);
-    return status == KN_OK;
-}
-
 static enum kn_status do_methods(struct eval *e, struct kn_err *err)
 {
     uint32_t n;
     const struct kni_eval_method *all = kni_eval_methods(&n);
     struct kni_kv_view coded_view = kni_eval_bed_coded(&e->bed);
     struct kn_eval_row last = {0};
-    bool hevc_known = false, hevc = false;
     uint32_t last_scored = n;
     enum kn_status status = KN_OK;
     for (uint32_t i = 0; i < n && status == KN_OK; i++) {
         const struct kni_eval_method *m = &all[i];
         if (!kni_eval_is_named(e->opts.only, m->method) || (kni_eval_method_wants_profile(m) && !e->needs.profile) ||
             (kni_eval_method_wants_calibration(m) && !e->needs.kvtc))
-            continue;
-        if (kni_eval_method_wants_hevc(m) && !hevc_known) {
-            hevc = has_hevc();
-            hevc_known = true;
-        }
-        if (kni_eval_method_wants_hevc(m) && !hevc)
             continue;
         char phase[64];
         snprintf(phase, sizeof phase, "%s %s", m->method, m->preset);
@@ -254,6 +233,7 @@ enum kn_status kn_codec_eval(struct kn_model *model, const struct kn_eval_opts *
         return status;
     const struct kn_eval_opts *o = &e.opts;
     struct kni_eval_bed_opts bo = {.model = model, .n_prefix = o->prefix, .n_after = o->continue_, .n_threads = o->n_threads, .kv_type = o->kv_type};
+    e.needs.hevc = o->hevc;
     e.needs.kvtc = o->calibration ? o->calibration->kvtc : NULL;
     status = kni_eval_bed_open(&e.bed, &bo, err);
     if (status == KN_OK)

@@ -49,7 +49,7 @@ static struct kni_chunk_meta meta_of(const struct search *x, uint32_t first)
 static enum kn_status count_rest(struct search *x, struct kn_err *err)
 {
     struct kni_codec *codec = NULL;
-    struct kni_codec_opts co = {.preset = KN_PRESET_TILES, .tiles = {.levels = x->opts.levels}};
+    struct kni_codec_opts co = {.preset = KN_PRESET_TILES, .tiles = {.levels = x->opts.levels}, .hevc = x->opts.hevc};
     struct kni_kv_view view = kni_eval_bed_clean(&x->bed);
     enum kn_status status = kni_codec_open(&codec, &co, err);
     for (uint32_t first = first_sampled(x); first < x->bed.n_prefix && status == KN_OK; first += KNI_EVAL_CHUNK) {
@@ -214,7 +214,7 @@ enum kn_status kn_codec_search(struct kn_model *model, const struct kn_search_op
     enum kn_status status = check(&x.opts, model, opts, err);
     if (status)
         return status;
-    status = kni_hevc_encoder_open(&x.encoder, &(struct kn_hevc_opts){0}, KNI_HEVC_CONTENT_TILES, err);
+    status = kni_hevc_encoder_open(&x.encoder, &x.opts.hevc, KNI_HEVC_CONTENT_TILES, err);
     if (status)
         return status;
     struct kni_eval_bed_opts bo = {.model = model,

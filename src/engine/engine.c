@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "codec/codec.h"
+#include "codec/hevc/hevc_encode.h"
 #include "engine/engine_state.h"
 #include "kernel/kernels.h"
 
@@ -42,7 +43,7 @@ static enum kn_status check_opts(const struct kn_engine_opts *o, const struct kn
         return kni_err_set(err, KN_E_ARG, "backend %d is unknown: use rans (%d) or hevc (%d)", (int)o->backend, KN_BACKEND_RANS, KN_BACKEND_HEVC);
     if (o->chunk_tokens % KNI_BLOCK_TOKENS)
         return kni_err_set(err, KN_E_ARG, "chunk_tokens is %u: use a multiple of %u", o->chunk_tokens, KNI_BLOCK_TOKENS);
-    return KN_OK;
+    return kni_hevc_opts_check(&o->hevc, err);
 }
 
 static enum kn_status open_pool(struct kn_engine *e, const struct kn_engine_opts *o, const struct kni_kv_layout *layout, struct kn_err *err)
@@ -72,9 +73,10 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
                                   .n_workers = n_threads < MAX_FETCH_WORKERS ? n_threads : MAX_FETCH_WORKERS,
                                   .deadline_ms = o->fetch_deadline_ms,
                                   .kv = *layout,
-                                  .backend = o->backend};
+                                  .backend = o->backend,
+                                  .hevc = o->hevc};
     memcpy(fo.fingerprint, e->model->info.fingerprint, sizeof fo.fingerprint);
-    struct kni_codec_opts co = {.preset = o->preset, .tiles = o->tiles, .backend = o->backend};
+    struct kni_codec_opts co = {.preset = o->preset, .tiles = o->tiles, .backend = o->backend, .hevc = o->hevc};
     struct kni_chunk_meta chunk = {.n_tokens = o->chunk_tokens, .kv = *layout};
     memcpy(chunk.fingerprint, fo.fingerprint, sizeof chunk.fingerprint);
     enum kn_status status = KN_OK;

@@ -60,11 +60,6 @@ bool kni_eval_method_wants_calibration(const struct kni_eval_method *m)
     return m->kind == KNI_EVAL_KIND_KVTC;
 }
 
-bool kni_eval_method_wants_hevc(const struct kni_eval_method *m)
-{
-    return m->kind == KNI_EVAL_KIND_CODEC && (m->codec_preset == KN_PRESET_TILES || m->backend == KN_BACKEND_HEVC);
-}
-
 /* ---- lists of names */
 
 static bool is_method(const char *name, size_t n)
@@ -158,7 +153,7 @@ static enum kn_status code_own(const struct kni_eval_method *m, struct kni_eval_
     struct kni_kv_view clean = kni_eval_bed_clean(bed), coded = kni_eval_bed_coded(bed);
     struct kni_codec *encoder = NULL, *decoder = NULL;
     struct kni_profile *profile = kni_eval_method_wants_profile(m) ? needs->profile : NULL;
-    struct kni_codec_opts eo = {.preset = m->codec_preset, .tiles = m->tiles, .profile = profile, .backend = m->backend};
+    struct kni_codec_opts eo = {.preset = m->codec_preset, .tiles = m->tiles, .profile = profile, .backend = m->backend, .hevc = needs->hevc};
     struct kni_codec_opts d_o = {.preset = KN_PRESET_EXACT, .profile = profile};
     struct kni_chunk_meta meta = {.preset = m->codec_preset, .n_tokens = KNI_EVAL_CHUNK, .kv = bed->kv};
     memcpy(meta.fingerprint, bed->model->info.fingerprint, sizeof meta.fingerprint);

@@ -34,10 +34,9 @@ struct kni_eval_method {
 };
 
 const struct kni_eval_method *kni_eval_methods(uint32_t *n);
-/* Whether the method can only run with a profile; with calibration; with the HEVC plugin. */
+/* Whether the method can only run with a profile; with calibration. */
 bool kni_eval_method_wants_profile(const struct kni_eval_method *m);
 bool kni_eval_method_wants_calibration(const struct kni_eval_method *m);
-bool kni_eval_method_wants_hevc(const struct kni_eval_method *m);
 
 /* Whether the comma-separated list names the method. NULL names all. */
 bool kni_eval_is_named(const char *list, const char *method);
@@ -54,6 +53,7 @@ struct kni_eval_coded {
 struct kni_eval_needs {
     struct kni_profile *profile;
     struct kni_kvtc *kvtc; /* the calibration's */
+    struct kn_hevc_opts hevc;
 };
 
 /* Opens a profile and holds it against the bed's model; *out is NULL, with KN_OK, for a NULL path. Close it with kni_profile_close. */

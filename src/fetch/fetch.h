@@ -31,6 +31,7 @@ struct kni_fetcher_opts {
     struct kni_kv_layout kv;
     struct kni_profile *profile; /* of the spectral presets; the fetcher takes a reference. NULL: none */
     enum kn_backend backend;     /* of the spectral presets */
+    struct kn_hevc_opts hevc;    /* of presets and backends that are video */
 };
 
 enum kn_status kni_fetcher_open(struct kni_fetcher **out, const struct kni_fetcher_opts *opts, struct kn_err *err);

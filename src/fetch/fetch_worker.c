@@ -65,7 +65,7 @@ static void run_lookup(struct kni_fetcher *f, struct kni_fetch *job)
         kni_fetcher_chain(f, &job->seed, job->tokens, c, &chain);
         job->chunks[c].chain = chain;
         kni_fetcher_meta(f, c, &chain, &meta);
-        kni_store_key_make(&job->keys[c], &meta, &f->opts.tiles);
+        kni_store_key_make(&job->keys[c], &meta, &f->opts.tiles, &f->opts.hevc);
     }
     enum kn_status s = KN_OK;
     if (kni_fetcher_may_ask(f, KNI_STORE_USE_READ)) {
@@ -130,7 +130,7 @@ static enum kn_status restore(struct worker *w, const struct kni_fetch *job, uin
     struct kni_chunk_meta meta;
     kni_fetcher_meta(w->f, chunk, &job->chunks[chunk].chain, &meta);
     if (!w->codec) {
-        struct kni_codec_opts o = {.preset = KN_PRESET_EXACT, .profile = w->f->opts.profile}; /* restores every preset */
+        struct kni_codec_opts o = {.preset = KN_PRESET_EXACT, .profile = w->f->opts.profile, .hevc = w->f->opts.hevc}; /* restores every preset */
         enum kn_status s = kni_codec_open(&w->codec, &o, err);
         if (s)
             return s;

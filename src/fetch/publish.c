@@ -152,7 +152,7 @@ static enum kn_status run_publish(struct kni_fetcher *f, struct kni_codec **code
         uint32_t n_found = 0;
         kni_fetcher_chain(f, &p->seed, p->tokens, c, &chain);
         kni_fetcher_meta(f, c, &chain, &meta);
-        kni_store_key_make(&key, &meta, &f->opts.tiles);
+        kni_store_key_make(&key, &meta, &f->opts.tiles, &f->opts.hevc);
         if (!give_way(f))
             return kni_err_set(err, KN_E_CANCELLED, "the fetcher was closed");
         if (!kni_fetcher_may_ask(f, KNI_STORE_USE_READ) || !kni_fetcher_may_ask(f, KNI_STORE_USE_WRITE))
@@ -162,7 +162,8 @@ static enum kn_status run_publish(struct kni_fetcher *f, struct kni_codec **code
         if (!s && n_found)
             continue;
         if (!s && !*codec) {
-            struct kni_codec_opts o = {.preset = f->opts.preset, .tiles = f->opts.tiles, .profile = f->opts.profile, .backend = f->opts.backend};
+            struct kni_codec_opts o = {.preset = f->opts.preset, .tiles = f->opts.tiles, .profile = f->opts.profile, .backend = f->opts.backend,
+                                       .hevc = f->opts.hevc};
             s = kni_codec_open(codec, &o, err);
         }
         if (!s)

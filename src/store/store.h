@@ -43,9 +43,9 @@ enum kn_status kni_store_entry_decode(struct kni_store_entry *out, const void *d
 bool kni_store_entry_is_expired(const struct kni_store_entry *entry, uint64_t ttl_s, uint64_t now_s);
 
 /* The key of a chunk. Everything that makes two contents incompatible has a place in it: model, profile, prefix (and
- * tenant, through the chain), preset and its options, backend, KV type, chunk length, format version. tiles may be NULL unless the
- * preset is tiles. */
-void kni_store_key_make(struct kni_store_key *out, const struct kni_chunk_meta *meta, const struct kn_tiles_opts *tiles);
+ * tenant, through the chain), preset and its options, backend, KV type, chunk length, format version. tiles and hevc may be NULL:
+ * defaults. Of hevc only basic tools make a difference: who asks for them must not find streams that use others. */
+void kni_store_key_make(struct kni_store_key *out, const struct kni_chunk_meta *meta, const struct kn_tiles_opts *tiles, const struct kn_hevc_opts *hevc);
 /* Printable ASCII without space, 1 to KNI_STORE_KEY_BYTES - 1 characters. */
 bool kni_store_key_is_valid(const char *text);
 

@@ -2,14 +2,16 @@
 /*
  * Keys and manifest entries as bytes (doc/format-store.md).
  *
- *     kn1:<32 hex model>:<32 hex profile>:<32 hex chain>:exact-f16-256-v2
- *                                                        tiles-f16-256-v2-l64-p0-h0
- *                                                        medium-f16-256-v2-rans
+ *     kn1:<32 hex model>:<32 hex profile>:<32 hex chain>:exact-f16-256-v3
+ *                                                        tiles-f16-256-v3-l64-p0-h0
+ *                                                        medium-f16-256-v3-rans
+ *                                                        medium-f16-256-v3-hevc-basic
  *
  * The variant carries what the three hashes do not: preset, KV type, tokens in the chunk (the chain names the prefix up to
  * the chunk's end, not where the chunk begins), container version, for tiles its options as they were asked for
- * (0 = chosen by shape, which is a function of the model), and for the spectral presets the backend. Longest: 4 + 3*33 + 64
- * characters, far below LMDB's 511.
+ * (0 = chosen by shape, which is a function of the model), and for the spectral presets the backend. Video whose tools are held
+ * to the basic ones has keys of its own: a decoder that has no others would miss whatever was published first with all of them. Encoders and
+ * slices are in no key, since every reader decodes all of them to the same values. Longest: 4 + 3*33 + 66 characters, far below LMDB's 511.
  */
 #include "store/store.h"
 
@@ -65,10 +67,10 @@ bool kni_store_entry_is_expired(const struct kni_store_entry *e, uint64_t ttl_s,
     return (e->ttl_s && age >= e->ttl_s) || (ttl_s && age >= ttl_s);
 }
 
-void kni_store_key_make(struct kni_store_key *out, const struct kni_chunk_meta *meta, const struct kn_tiles_opts *tiles)
+void kni_store_key_make(struct kni_store_key *out, const struct kni_chunk_meta *meta, const struct kn_tiles_opts *tiles, const struct kn_hevc_opts *hevc)
 {
     struct kni_hash fingerprint, profile;
-    char model_hex[33], profile_hex[33], chain_hex[33], variant[64];
+    char model_hex[33], profile_hex[33], chain_hex[33], variant[80];
     memcpy(fingerprint.bytes, meta->fingerprint, 16);
     memcpy(profile.bytes, meta->profile, 16);
     kni_hash_hex(&fingerprint, model_hex);
@@ -84,6 +86,10 @@ void kni_store_key_make(struct kni_store_key *out, const struct kni_chunk_meta *
     } else if (kni_preset_needs_profile(meta->preset)) {
         snprintf(variant + n, sizeof variant - n, "-%s", kni_backend_name(meta->backend ? meta->backend : kni_backend_of(meta->preset, KN_BACKEND_DEFAULT)));
     }
+    n = strlen(variant);
+    bool video = meta->preset == KN_PRESET_TILES || (kni_preset_needs_profile(meta->preset) && meta->backend == KNI_BACKEND_ID_HEVC);
+    if (video && hevc && hevc->tools == KN_HEVC_TOOLS_BASIC)
+        snprintf(variant + n, sizeof variant - n, "-basic");
     size_t length = (size_t)snprintf(out->text, sizeof out->text, "kn1:%s:%s:%s:%s", model_hex, profile_hex, chain_hex, variant);
     assert(strlen(variant) + 1 < sizeof variant && length < sizeof out->text); /* the longest values fit with room to spare */
     (void)length;

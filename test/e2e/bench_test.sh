@@ -30,6 +30,40 @@ cp "$work/out" "$work/codecs"
 [ "$(json "$work/codecs" "all(r[d][k] > 0 for r in o['rows'] for d in ('encode', 'decode') for k in ('tok_s', 'mb_s', 'wall_tok_s'))")" = true ] || fail "values of bench codec"
 [ "$(json "$work/codecs" "o['rows'][0]['ratio'] > 1.5 and o['rows'][2]['ratio'] is None")" = true ] || fail "ratios of bench codec"
 
+# ---- encoders of video: options, rows of both layouts on the tiny model of the fuzzers' corpus, targets, an encoder that is not there
+expect 2 "goes with --encoder" "$bin" bench codec -m "$model" --text "$text" --ablation
+expect 2 "--slices takes 1 to 64" "$bin" bench codec -m "$model" --text "$text" --encoder ours --slices 0
+expect 2 "--hevc-tools goes with --encoder" "$bin" bench codec -m "$model" --text "$text" --hevc-tools full
+expect 2 "say what the model is to read" "$bin" bench codec -m "$model" --encoder ours
+expect 2 "needs a value" "$bin" bench codec -m "$model" --text "$text" --encoder
+expect 0 "--hevc-tools" "$bin" bench codec --help
+tiny=$KN_SOURCE/test/fuzz/corpus/gguf_fuzz/tiny_q4_0
+"$bin" profile build -m "$tiny" -o "$work/tiny.knp" --max-tokens 512 "$KN_SOURCE/app/app.c" "$text" >/dev/null 2>"$work/err" || fail "profile build: $(cat "$work/err")"
+video() { "$bin" bench codec -m "$tiny" --text "$KN_SOURCE/README.md" --prefix 256 --seconds 0.01 "$@"; }
+expect 1 "no encoder \"x266\"" video --encoder ours,x266
+expect 1 "no set of tools \"most\"" video --encoder ours --hevc-tools most
+expect 1 "no preset over video \"exact\"" video --encoder ours --only exact
+expect 1 "none.knp" video --encoder ours --profile "$work/none.knp"
+expect 0 "tiles, tools" video --encoder ours,x265-ultrafast --only tiles --hevc-tools full,basic --json
+expect 0 "medium, tools full: bytes above the rows' entropy" video --encoder ours --profile "$work/tiny.knp" --only medium --hevc-tools full -t 1
+expect 0 "" video --encoder ours,x265-ultrafast,x265-medium --profile "$work/tiny.knp" --ablation --json
+cp "$work/out" "$work/video"
+[ "$(json "$work/video" "[r['preset'] for r in o['rows'] if (r['part'], r['tools']) == ('K+V', 'full')]")" = '["fine", "medium", "small", "tiles"]' ] || fail "presets of encoders"
+[ "$(json "$work/video" "len([r for r in o['rows'] if r['encoder'] == 'ours'])")" = 144 ] || fail "rows of our encoder" # 4 presets, 12 sets of tools, 3 parts
+[ "$(json "$work/video" "o['exact'] and all(r['exact'] and r['encode']['mb_s'] > 0 and r['decode_mb_s'] > 0 for r in o['rows'])")" = true ] || fail "values of encoders"
+[ "$(json "$work/video" "all((r['above_entropy'] is None) == (r['preset'] == 'tiles') for r in o['rows'])")" = true ] || fail "entropies of encoders"
+[ "$(json "$work/video" "all(abs(r['bits_per_symbol'] * r['symbols'] / 8 - r['bytes']) < 1 for r in o['rows'])")" = true ] || fail "bits of encoders"
+[ "$(json "$work/video" "{t['what']: t['is'] for t in o['targets']}['medium, tools full: encoding on one core, MB/s'] > 0")" = true ] || fail "targets of encoders"
+[ "$(json "$work/video" "all(t['met'] == (t['is'] <= t['at_most'] if 'at_most' in t else t['is'] >= t['at_least']) for t in o['targets'])")" = true ] || fail "targets met"
+if [ -e "$(dirname "$bin")/libkinema_x265.so" ]; then
+  [ "$(json "$work/video" "len([r for r in o['rows'] if r['encoder'] != 'ours' and r['tools'] is None])")" = 24 ] || fail "rows of x265"
+  ratio="{(r['preset'], r['part'], r['encoder'], r['tools']): r['bytes'] for r in o['rows']}"
+  [ "$(json "$work/video" "[b := $ratio, all(abs(r['to_x265_medium'] - r['bytes'] / b[r['preset'], r['part'], 'x265-medium', None]) < 1e-6 for r in o['rows'])][1]")" = true ] || fail "ratios to x265"
+else
+  grep -q "x265-ultrafast is left out" "$work/err" || fail "an encoder that is not there is not said"
+  [ "$(json "$work/video" "all(r['to_x265_medium'] is None for r in o['rows'])")" = true ] || fail "ratios to x265"
+fi
+
 # ---- predictions beside the plain C kernels': close over a few tokens, and other weights are told apart
 text=$KN_SOURCE/README.md
 expect 1 "give a longer text" "$bin" bench quality -m "$model" --text "$text" --continue 900000

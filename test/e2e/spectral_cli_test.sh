@@ -19,8 +19,7 @@ run() { # OUTPUT then options
 }
 
 # ---- every preset and backend: published once, fetched by the next process, never by another setting
-backends=(rans)
-if [ -e "$(dirname "$bin")/libkinema_x265.so" ]; then backends+=(hevc); fi
+backends=(rans hevc)
 for preset in fine medium small; do
   for backend in "${backends[@]}"; do
     options=(--store "$store" --profile "$profile" --preset $preset --backend "$backend")
@@ -33,7 +32,27 @@ for preset in fine medium small; do
     cp "$work/b.json" "$work/$preset-$backend.json"
     expect 0 ":$preset-f16-64-v3-$backend" "$bin" store ls "$store"
   done
-  [ ${#backends[@]} = 1 ] || same "$work/$preset-rans.json" "$work/$preset-hevc.json" 'o["kv_digest"]' "$preset by both backends"
+  same "$work/$preset-rans.json" "$work/$preset-hevc.json" 'o["kv_digest"]' "$preset by both backends"
+done
+
+# ---- video: basic tools have a place of their own in the store; who coded it, and in how many slices, makes no difference to who fetches it
+video=(--profile "$profile" --preset small --backend hevc)
+[ "$(json "$work/small-hevc.json" '[o["hevc_encoder"], o["hevc_tools"]]')" = '["kinema", "full"]' ] || fail "video is not said to be by kinema with full tools"
+[ "$(json "$work/small-rans.json" '[o["hevc_encoder"], o["hevc_tools"]]')" = '[null, null]' ] || fail "rans is said to be video"
+run "$work/a.json" --store "$store" "${video[@]}" --hevc-tools basic
+run "$work/b.json" --store "$store" "${video[@]}" --hevc-tools basic
+[ "$(json "$work/a.json" '[o["fetched_tokens"], o["published"]["errors"], o["hevc_tools"]]')" = '[0, 0, "basic"]' ] || fail "basic tools: streams with others were fetched"
+[ "$(json "$work/b.json" 'o["fetched_tokens"] >= 128 and o["misses"] == 0')" = true ] || fail "basic tools: not fetched"
+expect 0 ":small-f16-64-v3-hevc-basic" "$bin" store ls "$store"
+same "$work/small-rans.json" "$work/b.json" 'o["kv_digest"]' "basic tools"
+encoders=(kinema)
+if [ -e "$(dirname "$bin")/libkinema_x265.so" ]; then encoders+=(x265-ultrafast x265-medium); fi
+for encoder in "${encoders[@]}"; do
+  run "$work/a.json" --store "lmdb:$work/$encoder" "${video[@]}" --hevc-encoder "$encoder" --hevc-slices 3
+  run "$work/b.json" --store "lmdb:$work/$encoder" "${video[@]}"
+  [ "$(json "$work/a.json" '[o["published"]["errors"], o["hevc_encoder"]]')" = "[0, \"$encoder\"]" ] || fail "$encoder: not published"
+  [ "$(json "$work/b.json" 'o["fetched_tokens"] >= 128 and o["misses"] == 0')" = true ] || fail "$encoder: not fetched"
+  same "$work/small-rans.json" "$work/b.json" 'o["kv_digest"]' "$encoder"
 done
 expect 0 "0 bad" "$bin" store verify "$store"
 run "$work/bf16.json" --store "$store" --profile "$profile" --preset small --kv-type bf16
@@ -69,6 +88,16 @@ bad() { # TEXT then options
   expect 1 "$text" "$bin" run -m "$tiny" -f "$work/doc.txt" --raw -n 1 --store "lmdb:$work/never" "$@"
 }
 bad "preset small needs a profile" --preset small
+misused() { # TEXT then options
+  local text=$1
+  shift
+  expect 2 "$text" "$bin" run -m "$tiny" -f "$work/doc.txt" --raw -n 1 "$@"
+}
+misused "kinema, x265-ultrafast or x265-medium" "${video[@]}" --hevc-encoder x264
+misused "full or basic" "${video[@]}" --hevc-tools none
+misused "1 to 64 slices" "${video[@]}" --hevc-slices 65
+misused "belong to video" --preset exact --hevc-tools basic
+misused "belong to video" --profile "$profile" --preset small --backend rans --hevc-encoder kinema
 bad "no such file" --preset small --profile "$work/none"
 bad "is no profile" --profile "$tiny"
 head -c 5000 "$profile" >"$work/cut.knp"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Other people's decoders as judges of an HEVC stream: libavcodec, and libde265 where the machine has it (TEST_DE265). A judge
- * decodes one stream in memory, access unit by access unit, and compares every sample of every picture:
+ * Judges of an HEVC stream: other people's decoders, libavcodec and, where the machine has it (TEST_DE265), libde265; and Kinema's own reader,
+ * which was written from the standard apart from the encoder. A judge decodes one stream in memory, access unit by access unit, and compares every
+ * sample of every picture:
  *
  *     hevc_stream (Annex B units) + hevc_film (what must come out) -> NULL, or a sentence that says what is wrong
  *
@@ -14,6 +15,7 @@
 #include <libavcodec/avcodec.h>
 #include <libavutil/log.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +23,8 @@
 #if TEST_DE265
 #include <libde265/de265.h>
 #endif
+
+#include "codec/hevc/hevc_reader.h"
 
 /* libde265 1.0.11 as its source reads: every tool that Kinema's encoder may set is decoded in blocks without transform:
  * the single significance context, implicit and explicit RDPCM, persistent Rice parameters (not carried over between dependent
@@ -34,7 +38,7 @@ struct hevc_film {
     uint8_t *samples;
 };
 
-#define HEVC_STREAM_UNITS 32u
+#define HEVC_STREAM_UNITS 300u
 struct hevc_stream {
     uint8_t *bytes;
     size_t n_bytes;
@@ -237,6 +241,68 @@ static inline const char *hevc_judge_de265(const struct hevc_stream *s, const st
     (void)s, (void)want, (void)tools;
 #endif
     return bad;
+}
+
+/* ---- Kinema's reader */
+
+struct hevc_reader_state {
+    const struct hevc_film *want;
+    uint32_t tools, n_slices; /* what the stream may use, and has a picture (0: any number) */
+    uint32_t n_seen;
+    bool has_params;
+    const char *bad;
+};
+
+static inline enum kn_status hevc_reader_params(void *user, const struct kn_hevc_params *p, struct kn_err *err)
+{
+    struct hevc_reader_state *r = user;
+    (void)err;
+    r->has_params = true;
+    if (p->tools & ~r->tools)
+        r->bad = hevc_wrong("reader: the parameter sets name tools %u, the encoder was given %u", p->tools, r->tools);
+    else if (p->width - p->window_right != r->want->width || p->height - p->window_bottom != r->want->height || p->width % 8 || p->height % 8)
+        r->bad = hevc_wrong("reader: %u x %u less a window of %u, %u", p->width, p->height, p->window_right, p->window_bottom);
+    return r->bad ? KN_E_FORMAT : KN_OK;
+}
+
+static inline enum kn_status hevc_reader_picture(void *user, const struct kn_hevc_picture *picture, const struct kni_hevc_rebuilt *rebuilt,
+                                                 struct kn_err *err)
+{
+    struct hevc_reader_state *r = user;
+    (void)err;
+    if (r->n_seen >= r->want->n_pictures)
+        r->bad = hevc_wrong("reader: a picture too many");
+    else if (r->n_slices && picture->n_slices != r->n_slices)
+        r->bad = hevc_wrong("reader: picture %u has %u slices instead of %u", r->n_seen, picture->n_slices, r->n_slices);
+    else if (picture->idr != (r->n_seen == 0))
+        r->bad = hevc_wrong("reader: picture %u is %san IDR picture", r->n_seen, picture->idr ? "" : "not ");
+    for (uint32_t k = 0; k < 3 && !r->bad; k++)
+        r->bad = rebuilt->plane[k] ? hevc_compare("reader", r->want, r->n_seen, k, rebuilt->plane[k], rebuilt->stride)
+                                   : hevc_wrong("reader: picture %u is not rebuilt: %s", r->n_seen, rebuilt->why);
+    r->n_seen++;
+    return r->bad ? KN_E_FORMAT : KN_OK;
+}
+
+static inline const char *hevc_judge_reader(const struct hevc_stream *s, const struct hevc_film *want, uint32_t tools, uint32_t n_slices)
+{
+    struct hevc_reader_state state = {.want = want, .tools = tools, .n_slices = n_slices};
+    struct kni_hevc_reader_opts opts = {.rebuild = true, .on_params = hevc_reader_params, .on_picture = hevc_reader_picture, .user = &state};
+    struct kni_hevc_reader *r;
+    struct kn_err err = {0};
+    size_t at = 0;
+    enum kn_status status = kni_hevc_reader_open(&r, &opts, &err);
+    for (uint32_t i = 0; i < s->n_units && status == KN_OK; at += s->unit_bytes[i++])
+        status = kni_hevc_reader_read(r, s->bytes + at, s->unit_bytes[i], &err);
+    if (status == KN_OK)
+        status = kni_hevc_reader_end(r, NULL, &err);
+    kni_hevc_reader_close(&r);
+    if (state.bad)
+        return state.bad;
+    if (status != KN_OK)
+        return hevc_wrong("reader: %s", err.text);
+    if (!state.has_params || state.n_seen != want->n_pictures)
+        return hevc_wrong("reader: %u pictures instead of %u", state.n_seen, want->n_pictures);
+    return NULL;
 }
 
 #endif

@@ -45,9 +45,9 @@ struct hevc_case {
     uint64_t seed;
     struct kni_hevc_lossless_opts opts;
     struct hevc_film film;
-    uint16_t *row_scale;    /* what opts may point to */
-    bool flat[4];           /* picture t is 128 all over */
-    enum hevc_kind kind[4]; /* of plane 0 */
+    uint16_t *row_scale;          /* what opts may point to */
+    bool flat[HEVC_STREAM_UNITS]; /* picture t is 128 all over */
+    enum hevc_kind kind[4];       /* of plane 0 of the first pictures */
 };
 
 static inline uint32_t hevc_random(uint64_t *state)
@@ -84,12 +84,14 @@ static inline double hevc_laplace(uint64_t *rng, double scale)
 }
 
 /* A rectangle of plane k of picture t, of one kind. */
-static inline void hevc_paint(struct hevc_film *f, uint32_t t, uint32_t k, uint32_t left, uint32_t top, uint32_t width, uint32_t height, enum hevc_kind kind, uint64_t *rng)
+static inline void hevc_paint(struct hevc_film *f, uint32_t t, uint32_t k, uint32_t left, uint32_t top, uint32_t width, uint32_t height,
+                              enum hevc_kind kind, uint64_t *rng)
 {
     if (kind >= HEVC_KIND_FROM_BEFORE && t == 0)
         kind = HEVC_KIND_NOISE;
     uint32_t param = hevc_random(rng), block = 1u << param % 6, one_in = 2u << (param >> 8) % 9;
-    double loud = exp2((param >> 16) % 80 / 10.0 - 1.0), fall = (param >> 4) % 9 * 0.8, slope_x = ((param >> 12) % 64 - 31.5) / 16, slope_y = ((param >> 20) % 64 - 31.5) / 16;
+    double loud = exp2((param >> 16) % 80 / 10.0 - 1.0), fall = (param >> 4) % 9 * 0.8;
+    double slope_x = ((param >> 12) % 64 - 31.5) / 16, slope_y = ((param >> 20) % 64 - 31.5) / 16;
     uint8_t column[8192];
     if (kind == HEVC_KIND_COLUMNS || kind == HEVC_KIND_WALK_Y)
         for (uint32_t x = 0; x < width; x++)
@@ -108,7 +110,10 @@ static inline void hevc_paint(struct hevc_film *f, uint32_t t, uint32_t k, uint3
             case HEVC_KIND_EXTREMES: v = hevc_random(rng) & 1 ? 255 : 0; break;
             case HEVC_KIND_CHECKER: v = (x / block + y / block + t) & 1 ? 255 : 0; break;
             case HEVC_KIND_SPECTRAL: v = hevc_clip(128 + hevc_laplace(rng, scale)); break;
-            case HEVC_KIND_SPARSE: v = hevc_random(rng) % one_in ? 128 : param >> 31 ? (uint8_t)hevc_random(rng) : (uint8_t)(127 + hevc_random(rng) % 2 * 2); break;
+            case HEVC_KIND_SPARSE:
+                if (hevc_random(rng) % one_in == 0)
+                    v = param >> 31 ? (uint8_t)hevc_random(rng) : (uint8_t)(127 + hevc_random(rng) % 2 * 2);
+                break;
             case HEVC_KIND_LAST:
                 if (block < 4 ? x == width - 1 && y == height - 1 : x % block == block - 1 && y % block == block - 1)
                     v = (uint8_t)(param >> 24);
@@ -249,7 +254,8 @@ static inline void hevc_case_make(struct hevc_case *c, uint64_t seed, enum hevc_
         else if (!first && hevc_random(&rng) % 4 == 0)
             kind = HEVC_KIND_SPECTRAL;
         if (size == HEVC_CASE_LARGE) {
-            static const enum hevc_kind quiet[] = {HEVC_KIND_SPARSE, HEVC_KIND_LAST, HEVC_KIND_GRADIENT, HEVC_KIND_ROWS, HEVC_KIND_CONSTANT, HEVC_KIND_COLUMNS};
+            static const enum hevc_kind quiet[] = {HEVC_KIND_SPARSE, HEVC_KIND_LAST,     HEVC_KIND_GRADIENT,
+                                                   HEVC_KIND_ROWS,   HEVC_KIND_CONSTANT, HEVC_KIND_COLUMNS};
             kind = quiet[hevc_random(&rng) % 6];
         }
         c->kind[t] = kind;
@@ -291,8 +297,9 @@ static inline const char *hevc_case_text(const struct hevc_case *c)
 {
     static char text[200];
     const struct kni_hevc_lossless_opts *o = &c->opts;
-    snprintf(text, sizeof text, "seed %llu: %u x %u, %u pictures (kinds %d %d %d %d), tools %u, content %d, %u slices, row scales %s", (unsigned long long)c->seed, o->width, o->height,
-             c->film.n_pictures, c->kind[0], c->kind[1], c->kind[2], c->kind[3], o->tools, o->content, o->n_slices, o->row_scale ? "given" : "none");
+    snprintf(text, sizeof text, "seed %llu: %u x %u, %u pictures (kinds %d %d %d %d), tools %u, content %d, %u slices, row scales %s",
+             (unsigned long long)c->seed, o->width, o->height, c->film.n_pictures, c->kind[0], c->kind[1], c->kind[2], c->kind[3], o->tools, o->content,
+             o->n_slices, o->row_scale ? "given" : "none");
     return text;
 }
 

@@ -197,7 +197,7 @@ static void put_pps(struct bits *b, const struct kni_hevc_lossless *e)
     put_se(b, 0);     /* pps_cb_qp_offset */
     put_se(b, 0);
     put(b, 0, 1);     /* pps_slice_chroma_qp_offsets_present_flag */
-    put(b, 0, 1);     /* weighted_pred_flag */
+    put(b, e->n_refs > 1, 1); /* weighted_pred_flag */
     put(b, 0, 1);     /* weighted_bipred_flag */
     put(b, 1, 1);     /* transquant_bypass_enabled_flag */
     put(b, 0, 1);     /* tiles_enabled_flag */
@@ -228,6 +228,28 @@ size_t kni_hevc_lossless_headers(const struct kni_hevc_lossless *e, uint8_t *out
     return (size_t)(at - out);
 }
 
+/* pred_weight_table, 7.3.6.3: sample * fade / 8 + 128 * (8 - fade) / 8. Chroma's offset is coded against just that. */
+static void put_weights(struct bits *b, const struct kni_hevc_lossless *e, uint32_t n_refs)
+{
+    const int32_t one = 1 << KNI_HEVC_FADE_LOG2;
+    put_ue(b, KNI_HEVC_FADE_LOG2); /* luma_log2_weight_denom */
+    put_se(b, 0);                  /* delta_chroma_log2_weight_denom */
+    for (uint32_t k = 0; k < 2; k++)
+        for (uint32_t r = 0; r < n_refs; r++)
+            put(b, e->fade[r] != one, 1); /* luma_weight_l0_flag, chroma_weight_l0_flag */
+    for (uint32_t r = 0; r < n_refs; r++) {
+        const int32_t fade = e->fade[r];
+        if (fade == one)
+            continue;
+        put_se(b, fade - one);
+        put_se(b, 128 - ((128 * fade) >> KNI_HEVC_FADE_LOG2)); /* luma_offset_l0 */
+        for (uint32_t k = 0; k < 2; k++) {
+            put_se(b, fade - one);
+            put_se(b, 0); /* delta_chroma_offset_l0 */
+        }
+    }
+}
+
 size_t kni_hevc_slice_header(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out)
 {
     uint8_t *payload = nal_begin(out, job->first ? NAL_IDR_N_LP : NAL_TRAIL_R);
@@ -244,8 +266,13 @@ size_t kni_hevc_slice_header(const struct kni_hevc_lossless *e, const struct kni
     if (!job->first) {
         put(&b, job->index & 255, 8); /* slice_pic_order_cnt_lsb */
         put(&b, 1, 1); /* short_term_ref_pic_set_sps_flag */
-        put(&b, 0, 1); /* num_ref_idx_active_override_flag */
+        const uint32_t n_refs = kni_hevc_n_refs(e, job);
+        put(&b, n_refs > 1, 1); /* num_ref_idx_active_override_flag */
+        if (n_refs > 1)
+            put_ue(&b, n_refs - 1); /* num_ref_idx_l0_active_minus1: the list repeats its one picture */
         put(&b, e->init_type == 2, 1); /* cabac_init_flag */
+        if (e->n_refs > 1)
+            put_weights(&b, e, n_refs);
         put_ue(&b, 4); /* five_minus_max_num_merge_cand: one candidate, which is no motion */
     }
     put_se(&b, 0); /* slice_qp_delta */

@@ -3,6 +3,7 @@
 #include "codec/hevc/hevc_lossless.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/cpu.h"
@@ -68,6 +69,21 @@ static void choose_slices(struct kni_hevc_lossless *e, uint32_t wanted)
         e->slice_row[i] = (uint32_t)((uint64_t)e->ctb_rows * i / e->n_slices);
 }
 
+/* 16 * 16 * log2(1 + 2 e sum / 16): a Laplace variable whose mean magnitude is the block's has log2(2 e mean) bits. */
+static void fill_costs(uint16_t *cost, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        cost[i] = (uint16_t)lrint(256 * log2(1 + 0.34 * (double)i));
+}
+
+static void plan_tiles(struct kni_hevc_lossless *e)
+{
+    static const uint8_t fades[KNI_HEVC_MAX_REFS] = {8, 6, 4, 2, 1};
+    memcpy(e->fade, fades, sizeof fades);
+    e->n_refs = KNI_HEVC_MAX_REFS;
+    fill_costs(e->cost, sizeof e->cost / sizeof *e->cost);
+}
+
 enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memory, const struct kni_hevc_lossless_opts *o, struct kn_err *err)
 {
     *out = NULL;
@@ -80,7 +96,9 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
     e->height = o->height;
     e->coded_width = (o->width + 7) / 8 * 8;
     e->coded_height = (o->height + 7) / 8 * 8;
-    e->tools = o->tools;
+    e->tools = o->tools & ~(uint32_t)KNI_HEVC_TOOL_IMPLICIT_RDPCM;
+    if (o->content == KNI_HEVC_CONTENT_TILES)
+        e->tools &= ~(uint32_t)KNI_HEVC_TOOL_EXPLICIT_RDPCM;
     e->content = o->content;
     kni_hevc_states_fill(e->states);
     e->ctb_log2 = CTB_LOG2;
@@ -92,7 +110,17 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
     e->init_type = 1;
     kni_hevc_contexts_init(e->contexts[0], 0, e->qp);
     kni_hevc_contexts_init(e->contexts[1], e->init_type, e->qp);
+    e->n_refs = 1;
+    e->fade[0] = 8;
+    if (e->content == KNI_HEVC_CONTENT_TILES)
+        plan_tiles(e);
     e->slice = kni_hevc_slice_ref;
+#if defined(__x86_64__)
+    if (kni_cpu_flags() & KNI_CPU_FLAG_AVX2)
+        e->slice = kni_hevc_slice_avx2;
+    if (kni_cpu_flags() & KNI_CPU_FLAG_AVX512)
+        e->slice = kni_hevc_slice_avx512;
+#endif
     *out = e;
     return KN_OK;
 }

@@ -10,46 +10,15 @@
 #ifndef KNI_CODEC_HEVC_READER_CABAC_H
 #define KNI_CODEC_HEVC_READER_CABAC_H
 
+#include "codec/hevc/hevc_context.h"
 #include "kinema/codec.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* First context of each syntax element. */
-enum {
-    KNI_HEVC_CTX_SAO_MERGE = 0,
-    KNI_HEVC_CTX_SAO_TYPE = 1,
-    KNI_HEVC_CTX_SPLIT_CU = 2,
-    KNI_HEVC_CTX_BYPASS = 5,
-    KNI_HEVC_CTX_SKIP = 6,
-    KNI_HEVC_CTX_PRED_MODE = 9,
-    KNI_HEVC_CTX_PART_MODE = 10,
-    KNI_HEVC_CTX_PREV_INTRA = 14,
-    KNI_HEVC_CTX_CHROMA_MODE = 15,
-    KNI_HEVC_CTX_MERGE_FLAG = 16,
-    KNI_HEVC_CTX_MERGE_IDX = 17,
-    KNI_HEVC_CTX_REF_IDX = 18,
-    KNI_HEVC_CTX_MVD = 20, /* greater0, greater1 */
-    KNI_HEVC_CTX_MVP = 22,
-    KNI_HEVC_CTX_ROOT_CBF = 23,
-    KNI_HEVC_CTX_SPLIT_TU = 24,
-    KNI_HEVC_CTX_CBF_LUMA = 27,
-    KNI_HEVC_CTX_CBF_CHROMA = 29,
-    KNI_HEVC_CTX_QP_DELTA = 34,
-    KNI_HEVC_CTX_RDPCM = 36,
-    KNI_HEVC_CTX_RDPCM_DIR = 38,
-    KNI_HEVC_CTX_LAST_X = 40,
-    KNI_HEVC_CTX_LAST_Y = 58,
-    KNI_HEVC_CTX_SUB_BLOCK = 76,
-    KNI_HEVC_CTX_SIG = 80, /* 42 by position, then luma's and chroma's of transform_skip_context */
-    KNI_HEVC_CTX_GREATER1 = 124,
-    KNI_HEVC_CTX_GREATER2 = 148,
-    KNI_HEVC_N_CTX = 154
-};
-
 /* What entropy_coding_sync carries from row to row. */
-struct kni_hevc_models { uint8_t state[KNI_HEVC_N_CTX]; uint8_t rice[4]; }; /* state: probability << 1 | likelier value */
+struct kni_hevc_models { uint8_t context[KNI_HEVC_N_CONTEXTS]; uint8_t rice[4]; };
 
 struct kni_hevc_bins {
     const uint8_t *bytes;
@@ -58,13 +27,11 @@ struct kni_hevc_bins {
     uint32_t range, spare;
     struct kn_hevc_count *count; /* [KN_HEVC_ELEMENT_COUNT], of the row band and plane at hand */
     struct kni_hevc_models models;
-    double cost[64][2]; /* bits of the likelier and of the other value, by state */
+    struct kni_hevc_state states[128];
+    double cost[128][2]; /* bits of a bin 0 and of a bin 1, by context */
 };
 
-extern const uint8_t kni_hevc_lps_range[64][4];
-extern const uint8_t kni_hevc_lps_next[64];
-
-/* Fills cost. Once a handle. */
+/* Fills states and cost. Once a handle. */
 void kni_hevc_bins_init(struct kni_hevc_bins *b);
 /* Contexts for initType 0 (I), 1, 2 and the slice's QP; Rice statistics to zero. */
 void kni_hevc_models_init(struct kni_hevc_models *m, uint32_t init_type, int32_t qp);
@@ -91,23 +58,21 @@ static inline uint32_t kni_hevc_bin(struct kni_hevc_bins *b, uint32_t ctx, enum 
 {
     if (b->spare < 8)
         kni_hevc_bins_fill(b);
-    uint8_t *model = &b->models.state[ctx];
-    uint32_t state = *model >> 1u, bit = *model & 1u;
-    uint32_t lps = kni_hevc_lps_range[state][b->range >> 6 & 3];
+    uint8_t *context = &b->models.context[ctx];
+    const struct kni_hevc_state *state = &b->states[*context];
+    uint32_t bit = *context & 1u, lps = state->lps >> (b->range >> 3 & 24) & 255;
     uint64_t limit = (uint64_t)(b->range - lps) << b->spare;
     struct kn_hevc_count *count = &b->count[element];
     count->n_coded++;
     if (b->value < limit) {
-        count->bits += b->cost[state][0];
         b->range -= lps;
-        *model = (uint8_t)((state < 62 ? state + 1 : state) << 1 | bit);
     } else {
-        count->bits += b->cost[state][1];
         b->value -= limit;
         b->range = lps;
-        *model = (uint8_t)((uint32_t)kni_hevc_lps_next[state] << 1 | (state ? bit : bit ^ 1u));
         bit ^= 1u;
     }
+    count->bits += b->cost[*context][bit];
+    *context = state->next[bit];
     uint32_t n = (uint32_t)__builtin_clz(b->range) - 23;
     b->range <<= n;
     b->spare -= n;

@@ -85,7 +85,7 @@ static uint32_t sig_ctx(const struct block *b, struct place s, struct place p, u
     static const uint8_t small[16] = {0, 1, 4, 5, 2, 3, 4, 5, 6, 6, 8, 8, 7, 7, 8, 8};
     uint32_t ctx, luma = !b->plane;
     if (b->one_sig_ctx)
-        return luma ? 42 : 43;
+        return KNI_HEVC_SIG_SINGLE + !luma;
     if (b->log2_size == 2) {
         ctx = small[p.y * 4 + p.x];
     } else if (!(s.x | s.y | p.x | p.y)) {
@@ -104,7 +104,7 @@ static uint32_t sig_ctx(const struct block *b, struct place s, struct place p, u
         else
             ctx += luma ? 21 : 12;
     }
-    return luma ? ctx : 27 + ctx;
+    return luma ? ctx : KNI_HEVC_SIG_CHROMA + ctx;
 }
 
 /* coeff_abs_level_remaining. false: longer than any legal code. */
@@ -137,7 +137,7 @@ static uint32_t read_sig(struct kni_hevc_reader *r, const struct block *b, struc
     while (i-- > 0) {
         bool sig = i == 0 && inferred && n == 0;
         if (!sig)
-            sig = kni_hevc_bin(&r->bins, KNI_HEVC_CTX_SIG + sig_ctx(b, s, scan_place(b->scan, i, 2), near), KN_HEVC_ELEMENT_SIG);
+            sig = kni_hevc_bin(&r->bins, KNI_HEVC_CONTEXT_SIG + sig_ctx(b, s, scan_place(b->scan, i, 2), near), KN_HEVC_ELEMENT_SIG);
         if (sig)
             places[n++] = (uint8_t)i;
     }
@@ -151,7 +151,7 @@ static bool read_levels(struct kni_hevc_reader *r, struct block *b, struct place
     for (uint32_t i = 0; i < n; i++)
         level[i] = 1;
     for (uint32_t i = 0; i < n_flags; i++) {
-        level[i] += kni_hevc_bin(&r->bins, KNI_HEVC_CTX_GREATER1 + 16 * chroma + 4 * set + ctx, KN_HEVC_ELEMENT_GREATER1);
+        level[i] += kni_hevc_bin(&r->bins, KNI_HEVC_CONTEXT_GREATER1 + 16 * chroma + 4 * set + ctx, KN_HEVC_ELEMENT_GREATER1);
         if (level[i] > 1) {
             ctx = 0;
             if (first == 16)
@@ -162,7 +162,7 @@ static bool read_levels(struct kni_hevc_reader *r, struct block *b, struct place
     }
     b->greater1_before = ctx == 0;
     if (first < 16)
-        level[first] += kni_hevc_bin(&r->bins, KNI_HEVC_CTX_GREATER2 + 4 * chroma + set, KN_HEVC_ELEMENT_GREATER2);
+        level[first] += kni_hevc_bin(&r->bins, KNI_HEVC_CONTEXT_GREATER2 + 4 * chroma + set, KN_HEVC_ELEMENT_GREATER2);
     uint32_t signs = kni_hevc_bins_bypass(&r->bins, n, KN_HEVC_ELEMENT_SIGN);
     uint8_t *statistic = &r->bins.models.rice[chroma ? 1 : 3]; /* sbType of blocks without transform */
     uint32_t rice = b->persistent_rice ? *statistic / 4u : 0;
@@ -205,11 +205,11 @@ bool kni_hevc_reader_residual(struct kni_hevc_reader *r, uint32_t x, uint32_t y,
         memset(r->coef, 0, sizeof *r->coef << 2 * log2_size);
     if (r->cu_intra && log2_size <= 3)
         b.scan = mode >= 6 && mode <= 14 ? SCAN_VERTICAL : mode >= 22 && mode <= 30 ? SCAN_HORIZONTAL : SCAN_DIAGONAL;
-    r->rdpcm = !r->cu_intra && (r->sps.params.tools & 4) && kni_hevc_bin(&r->bins, KNI_HEVC_CTX_RDPCM + (plane > 0), KN_HEVC_ELEMENT_RDPCM);
+    r->rdpcm = !r->cu_intra && (r->sps.params.tools & 4) && kni_hevc_bin(&r->bins, KNI_HEVC_CONTEXT_RDPCM + (plane > 0), KN_HEVC_ELEMENT_RDPCM);
     if (r->rdpcm)
-        r->rdpcm_vertical = kni_hevc_bin(&r->bins, KNI_HEVC_CTX_RDPCM_DIR + (plane > 0), KN_HEVC_ELEMENT_RDPCM);
+        r->rdpcm_vertical = kni_hevc_bin(&r->bins, KNI_HEVC_CONTEXT_RDPCM_DIR + (plane > 0), KN_HEVC_ELEMENT_RDPCM);
 
-    uint32_t px = last_prefix(r, &b, KNI_HEVC_CTX_LAST_X), py = last_prefix(r, &b, KNI_HEVC_CTX_LAST_Y);
+    uint32_t px = last_prefix(r, &b, KNI_HEVC_CONTEXT_LAST_X), py = last_prefix(r, &b, KNI_HEVC_CONTEXT_LAST_Y);
     uint32_t last_x = last_suffix(r, px), last_y = last_suffix(r, py);
     uint32_t last = b.scan == SCAN_VERTICAL ? scan_index(&b, last_y, last_x) : scan_index(&b, last_x, last_y);
     for (uint32_t i = last / 16 + 1; i-- > 0;) {
@@ -218,7 +218,7 @@ bool kni_hevc_reader_residual(struct kni_hevc_reader *r, uint32_t x, uint32_t y,
         kni_hevc_reader_at(r, y + s.y * 4u, plane);
         if (!coded) {
             uint32_t near = (s.x + 1u < b.wide && b.coded[s.y][s.x + 1]) || (s.y + 1u < b.wide && b.coded[s.y + 1][s.x]);
-            coded = kni_hevc_bin(&r->bins, KNI_HEVC_CTX_SUB_BLOCK + near + (plane ? 2 : 0), KN_HEVC_ELEMENT_SUB_BLOCK);
+            coded = kni_hevc_bin(&r->bins, KNI_HEVC_CONTEXT_SUB_BLOCK + near + (plane ? 2 : 0), KN_HEVC_ELEMENT_SUB_BLOCK);
         }
         b.coded[s.y][s.x] = coded;
         uint8_t places[16];

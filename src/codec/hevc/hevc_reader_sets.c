@@ -9,8 +9,10 @@
 
 enum { MAX_SIDE = 8192, MAX_DELTA = 1 << 15 };
 
-static bool refuse(struct kni_hevc_reader *r, const char *what)
+static bool refuse(struct kni_hevc_reader *r, const struct kni_hevc_bits *b, const char *what)
 {
+    if (b->over)
+        return kni_hevc_reader_fail(r, KN_E_FORMAT, "has a parameter set that is cut");
     return kni_hevc_reader_fail(r, KN_E_UNSUPPORTED, "uses %s, which this reader does not know", what);
 }
 
@@ -126,7 +128,7 @@ static bool skip_vui(struct kni_hevc_reader *r, struct kni_hevc_bits *b)
     }
     kni_hevc_bit(b); /* neutral chroma */
     if (kni_hevc_bit(b))
-        return refuse(r, "field coding");
+        return refuse(r, b, "field coding");
     kni_hevc_bit(b); /* frame field info */
     for (uint32_t i = kni_hevc_bit(b) ? 4 : 0; i; i--) /* default display window */
         kni_hevc_bits_ue(b);
@@ -136,7 +138,7 @@ static bool skip_vui(struct kni_hevc_reader *r, struct kni_hevc_bits *b)
         if (kni_hevc_bit(b))
             kni_hevc_bits_ue(b);
         if (kni_hevc_bit(b))
-            return refuse(r, "HRD parameters");
+            return refuse(r, b, "HRD parameters");
     }
     if (kni_hevc_bit(b)) { /* restrictions */
         kni_hevc_bits_u(b, 3);
@@ -154,7 +156,7 @@ static bool range_extension(struct kni_hevc_reader *r, struct kni_hevc_bits *b, 
     for (uint32_t i = 0; i < 9; i++)
         if (kni_hevc_bit(b)) {
             if (unknown[i])
-                return refuse(r, unknown[i]);
+                return refuse(r, b, unknown[i]);
             p->tools |= tool[i];
         }
     return true;
@@ -163,9 +165,9 @@ static bool range_extension(struct kni_hevc_reader *r, struct kni_hevc_bits *b, 
 static bool picture_size(struct kni_hevc_reader *r, struct kni_hevc_bits *b, struct kn_hevc_params *p)
 {
     if (kni_hevc_bits_ue(b) != 3)
-        return refuse(r, "a chroma format other than 4:4:4");
+        return refuse(r, b, "a chroma format other than 4:4:4");
     if (kni_hevc_bit(b))
-        return refuse(r, "separate colour planes");
+        return refuse(r, b, "separate colour planes");
     p->width = kni_hevc_bits_ue(b);
     p->height = kni_hevc_bits_ue(b);
     if (b->over || !p->width || !p->height)
@@ -175,14 +177,14 @@ static bool picture_size(struct kni_hevc_reader *r, struct kni_hevc_bits *b, str
     if (kni_hevc_bit(b)) {
         uint32_t left = kni_hevc_bits_ue(b), right = kni_hevc_bits_ue(b), top = kni_hevc_bits_ue(b), bottom = kni_hevc_bits_ue(b);
         if (left || top)
-            return refuse(r, "a window that cuts off the left or upper edge");
+            return refuse(r, b, "a window that cuts off the left or upper edge");
         if (right >= p->width || bottom >= p->height)
             return broken(r, "sequence", "window");
         p->window_right = right;
         p->window_bottom = bottom;
     }
     if (kni_hevc_bits_ue(b) || kni_hevc_bits_ue(b))
-        return refuse(r, "samples of more than 8 bits");
+        return refuse(r, b, "samples of more than 8 bits");
     return true;
 }
 
@@ -214,11 +216,11 @@ static bool sps_tail(struct kni_hevc_reader *r, struct kni_hevc_bits *b, struct 
 {
     struct kn_hevc_params *p = &s->params;
     if (kni_hevc_bit(b))
-        return refuse(r, "scaling lists");
+        return refuse(r, b, "scaling lists");
     p->amp = kni_hevc_bit(b);
     p->sao = kni_hevc_bit(b);
     if (kni_hevc_bit(b))
-        return refuse(r, "PCM blocks");
+        return refuse(r, b, "PCM blocks");
     s->n_ref_sets = kni_hevc_bits_ue(b);
     if (s->n_ref_sets > KNI_HEVC_MAX_REF_SETS)
         return broken(r, "sequence", "number of reference sets");
@@ -226,7 +228,7 @@ static bool sps_tail(struct kni_hevc_reader *r, struct kni_hevc_bits *b, struct 
         if (!kni_hevc_reader_ref_set(r, b, s->ref_set, s->n_ref_sets, i, &s->ref_set[i]))
             return false;
     if (kni_hevc_bit(b))
-        return refuse(r, "long-term reference pictures");
+        return refuse(r, b, "long-term reference pictures");
     p->temporal_mvp = kni_hevc_bit(b);
     p->strong_intra_smoothing = kni_hevc_bit(b);
     if (kni_hevc_bit(b) && !skip_vui(r, b))
@@ -234,7 +236,7 @@ static bool sps_tail(struct kni_hevc_reader *r, struct kni_hevc_bits *b, struct 
     if (kni_hevc_bit(b)) { /* extensions */
         bool range = kni_hevc_bit(b);
         if (kni_hevc_bits_u(b, 7))
-            return refuse(r, "an extension other than the range extension");
+            return refuse(r, b, "an extension other than the range extension");
         if (range && !range_extension(r, b, p))
             return false;
     }
@@ -248,7 +250,7 @@ bool kni_hevc_reader_sps(struct kni_hevc_reader *r, const uint8_t *payload, size
     memset(s, 0, sizeof *s);
     kni_hevc_bits_u(b, 4); /* video parameter set */
     if (kni_hevc_bits_u(b, 3))
-        return refuse(r, "temporal sub-layers");
+        return refuse(r, b, "temporal sub-layers");
     kni_hevc_bits_u(b, 4); /* nesting, profile space, tier */
     s->params.profile_idc = kni_hevc_bits_u(b, 5);
     kni_hevc_bits_u(b, 32); /* compatibility, constraints */
@@ -282,7 +284,7 @@ static bool pps_range_extension(struct kni_hevc_reader *r, struct kni_hevc_bits 
     if (transform_skip && kni_hevc_bits_ue(b) > 3)
         return broken(r, "picture", "size of skipped transforms");
     if (kni_hevc_bit(b))
-        return refuse(r, "cross-component prediction");
+        return refuse(r, b, "cross-component prediction");
     p->chroma_qp_list = kni_hevc_bit(b);
     if (p->chroma_qp_list) {
         kni_hevc_bits_ue(b);
@@ -329,9 +331,9 @@ bool kni_hevc_reader_pps(struct kni_hevc_reader *r, const uint8_t *payload, size
     p->weighted_pred = kni_hevc_bit(b);
     kni_hevc_bit(b); /* weighted_bipred: no B slices here */
     if (!kni_hevc_bit(b))
-        return refuse(r, "coding with loss (transquant_bypass is off)");
+        return refuse(r, b, "coding with loss (transquant_bypass is off)");
     if (kni_hevc_bit(b))
-        return refuse(r, "tiles");
+        return refuse(r, b, "tiles");
     p->wavefront = kni_hevc_bit(b);
     p->loop_across_slices = kni_hevc_bit(b);
     if (kni_hevc_bit(b)) { /* deblocking control */
@@ -343,14 +345,14 @@ bool kni_hevc_reader_pps(struct kni_hevc_reader *r, const uint8_t *payload, size
         }
     }
     if (kni_hevc_bit(b))
-        return refuse(r, "scaling lists");
+        return refuse(r, b, "scaling lists");
     p->lists_modification = kni_hevc_bit(b);
     kni_hevc_bits_ue(b); /* parallel merge level */
     p->header_extension = kni_hevc_bit(b);
     if (kni_hevc_bit(b)) { /* extensions */
         bool range = kni_hevc_bit(b);
         if (kni_hevc_bits_u(b, 7))
-            return refuse(r, "an extension other than the range extension");
+            return refuse(r, b, "an extension other than the range extension");
         if (range && !pps_range_extension(r, b, p, transform_skip))
             return false;
     }

@@ -143,7 +143,7 @@ bool kni_hevc_reader_slice_header(struct kni_hevc_reader *r, struct kni_hevc_hea
     if (!s->valid || !r->pps.valid || pps != r->pps.id || r->pps.sps_id != s->id)
         return kni_hevc_reader_fail(r, KN_E_FORMAT, "has a slice whose parameter sets are not the last that came before it");
     if (!h->first) {
-        if (r->pps.dependent_slices && kni_hevc_bit(b))
+        if (r->pps.dependent_slices && kni_hevc_bit(b) && !b->over)
             return kni_hevc_reader_fail(r, KN_E_UNSUPPORTED, "uses dependent slice segments, which this reader does not know");
         h->address = kni_hevc_bits_u(b, bits_for(s->ctus_wide * s->ctus_high));
         if (!h->address || h->address >= s->ctus_wide * s->ctus_high)

@@ -57,16 +57,16 @@ static uint32_t n_neighbours(const struct kni_hevc_reader *r, uint32_t x, uint32
 static void read_sao(struct kni_hevc_reader *r, uint32_t x, uint32_t y)
 {
     const enum kn_hevc_element e = KN_HEVC_ELEMENT_OTHER;
-    if (kni_hevc_reader_neighbour(r, (int64_t)x - 1, y) && take(r, KNI_HEVC_CTX_SAO_MERGE, e))
+    if (kni_hevc_reader_neighbour(r, (int64_t)x - 1, y) && take(r, KNI_HEVC_CONTEXT_SAO_MERGE, e))
         return;
-    if (kni_hevc_reader_neighbour(r, x, (int64_t)y - 1) && take(r, KNI_HEVC_CTX_SAO_MERGE, e))
+    if (kni_hevc_reader_neighbour(r, x, (int64_t)y - 1) && take(r, KNI_HEVC_CONTEXT_SAO_MERGE, e))
         return;
     uint32_t type = 0;
     for (uint32_t plane = 0; plane < 3; plane++) {
         if (!(plane ? r->header.sao_chroma : r->header.sao_luma))
             continue;
         if (plane < 2)
-            type = !take(r, KNI_HEVC_CTX_SAO_TYPE, e) ? 0 : kni_hevc_bin_bypass(&r->bins, e) ? 2 : 1;
+            type = !take(r, KNI_HEVC_CONTEXT_SAO_TYPE, e) ? 0 : kni_hevc_bin_bypass(&r->bins, e) ? 2 : 1;
         if (!type)
             continue;
         uint32_t offset[4] = {0};
@@ -122,8 +122,8 @@ static bool transform_block(struct kni_hevc_reader *r, const struct unit *u, uin
 static bool read_qp_delta(struct kni_hevc_reader *r)
 {
     const enum kn_hevc_element e = KN_HEVC_ELEMENT_OTHER;
-    uint32_t n = take(r, KNI_HEVC_CTX_QP_DELTA, e);
-    while (n && n < 5 && take(r, KNI_HEVC_CTX_QP_DELTA + 1, e))
+    uint32_t n = take(r, KNI_HEVC_CONTEXT_QP_DELTA, e);
+    while (n && n < 5 && take(r, KNI_HEVC_CONTEXT_QP_DELTA + 1, e))
         n++;
     if (n == 5) { /* Exp-Golomb of order 0 */
         uint32_t k = 0;
@@ -158,7 +158,7 @@ static bool transform_tree(struct kni_hevc_reader *r, const struct unit *u, uint
     bool split, intra_split = u->intra && u->part == PART_NXN && depth == 0;
     kni_hevc_reader_at(r, y, 0);
     if (log2_size <= s->log2_max_tu && log2_size > s->log2_min_tu && depth < u->max_depth && !intra_split)
-        split = take(r, KNI_HEVC_CTX_SPLIT_TU + 5 - log2_size, KN_HEVC_ELEMENT_SPLIT);
+        split = take(r, KNI_HEVC_CONTEXT_SPLIT_TRANSFORM + 5 - log2_size, KN_HEVC_ELEMENT_SPLIT);
     else
         split = log2_size > s->log2_max_tu || intra_split || (!s->params.depth_inter && !u->intra && u->part != PART_2NX2N && depth == 0);
     if (split && log2_size <= s->log2_min_tu)
@@ -166,7 +166,7 @@ static bool transform_tree(struct kni_hevc_reader *r, const struct unit *u, uint
     uint32_t below = 0;
     for (uint32_t plane = 1; plane < 3; plane++)
         if (cbf >> plane & 1)
-            below |= take(r, KNI_HEVC_CTX_CBF_CHROMA + depth, KN_HEVC_ELEMENT_CBF) << plane;
+            below |= take(r, KNI_HEVC_CONTEXT_CBF_CHROMA + depth, KN_HEVC_ELEMENT_CBF) << plane;
     if (split) {
         uint32_t half = 1u << (log2_size - 1);
         for (uint32_t i = 0; i < 4; i++)
@@ -175,7 +175,7 @@ static bool transform_tree(struct kni_hevc_reader *r, const struct unit *u, uint
         return true;
     }
     if (u->intra || depth || below)
-        below |= take(r, KNI_HEVC_CTX_CBF_LUMA + !depth, KN_HEVC_ELEMENT_CBF);
+        below |= take(r, KNI_HEVC_CONTEXT_CBF_LUMA + !depth, KN_HEVC_ELEMENT_CBF);
     else
         below |= 1;
     return transform_unit(r, u, x, y, log2_size, below);
@@ -186,7 +186,7 @@ static bool transform_tree(struct kni_hevc_reader *r, const struct unit *u, uint
 static void read_merge_idx(struct kni_hevc_reader *r)
 {
     uint32_t i = 0, max = r->header.n_merge - 1;
-    if (max && take(r, KNI_HEVC_CTX_MERGE_IDX, KN_HEVC_ELEMENT_MODE))
+    if (max && take(r, KNI_HEVC_CONTEXT_MERGE_INDEX, KN_HEVC_ELEMENT_MODE))
         for (i = 1; i < max && kni_hevc_bin_bypass(&r->bins, KN_HEVC_ELEMENT_MODE);)
             i++;
     if (i && r->header.n_refs > 1 && !r->why) /* without motion anywhere, candidate 0 is the first reference; later ones may be others */
@@ -198,12 +198,12 @@ static bool read_mvd(struct kni_hevc_reader *r)
     const enum kn_hevc_element e = KN_HEVC_ELEMENT_MOTION;
     uint32_t more[2] = {0};
     for (uint32_t i = 0; i < 2; i++)
-        more[i] = take(r, KNI_HEVC_CTX_MVD, e);
+        more[i] = take(r, KNI_HEVC_CONTEXT_MVD, e);
     if ((more[0] || more[1]) && !r->why)
         r->why = "has motion";
     for (uint32_t i = 0; i < 2; i++)
         if (more[i])
-            more[i] += take(r, KNI_HEVC_CTX_MVD + 1, e);
+            more[i] += take(r, KNI_HEVC_CONTEXT_MVD + 1, e);
     for (uint32_t i = 0; i < 2; i++) {
         if (more[i] > 1) { /* Exp-Golomb of order 1 */
             uint32_t k = 1;
@@ -222,36 +222,36 @@ static bool prediction_unit(struct kni_hevc_reader *r, struct unit *u)
 {
     const enum kn_hevc_element e = KN_HEVC_ELEMENT_MOTION;
     u->merge_whole = false;
-    if (take(r, KNI_HEVC_CTX_MERGE_FLAG, KN_HEVC_ELEMENT_MODE)) {
+    if (take(r, KNI_HEVC_CONTEXT_MERGE_FLAG, KN_HEVC_ELEMENT_MODE)) {
         read_merge_idx(r);
         u->merge_whole = u->part == PART_2NX2N;
         return true;
     }
     uint32_t ref = 0, max = r->header.n_refs - 1;
-    while (ref < max && (ref < 2 ? take(r, KNI_HEVC_CTX_REF_IDX + ref, e) : kni_hevc_bin_bypass(&r->bins, e)))
+    while (ref < max && (ref < 2 ? take(r, KNI_HEVC_CONTEXT_REF_INDEX + ref, e) : kni_hevc_bin_bypass(&r->bins, e)))
         ref++;
     if (ref && !r->why)
         r->why = "refers to a picture other than the one before";
     if (!read_mvd(r))
         return false;
-    take(r, KNI_HEVC_CTX_MVP, e);
+    take(r, KNI_HEVC_CONTEXT_MVP, e);
     return true;
 }
 
 static enum part_mode read_part_mode(struct kni_hevc_reader *r, const struct unit *u)
 {
     const enum kn_hevc_element e = KN_HEVC_ELEMENT_MODE;
-    if (take(r, KNI_HEVC_CTX_PART_MODE, e))
+    if (take(r, KNI_HEVC_CONTEXT_PART_MODE, e))
         return PART_2NX2N;
     if (u->intra)
         return PART_NXN;
-    bool wide = take(r, KNI_HEVC_CTX_PART_MODE + 1, e);
+    bool wide = take(r, KNI_HEVC_CONTEXT_PART_MODE + 1, e);
     if (u->log2_size == r->sps.log2_min_cu) {
         if (wide)
             return PART_2NXN;
-        return u->log2_size == 3 || take(r, KNI_HEVC_CTX_PART_MODE + 2, e) ? PART_NX2N : PART_NXN;
+        return u->log2_size == 3 || take(r, KNI_HEVC_CONTEXT_PART_MODE + 2, e) ? PART_NX2N : PART_NXN;
     }
-    if (!r->sps.params.amp || take(r, KNI_HEVC_CTX_PART_MODE + 3, e))
+    if (!r->sps.params.amp || take(r, KNI_HEVC_CONTEXT_PART_MODE + 3, e))
         return wide ? PART_2NXN : PART_NX2N;
     bool second = kni_hevc_bin_bypass(&r->bins, e);
     return wide ? second ? PART_2NXND : PART_2NXNU : second ? PART_NRX2N : PART_NLX2N;
@@ -320,7 +320,7 @@ static void read_intra_modes(struct kni_hevc_reader *r, const struct unit *u)
     uint32_t n = u->part == PART_NXN ? 4 : 1, size = (1u << u->log2_size) / (n == 4 ? 2 : 1);
     bool known[4];
     for (uint32_t i = 0; i < n; i++)
-        known[i] = take(r, KNI_HEVC_CTX_PREV_INTRA, e);
+        known[i] = take(r, KNI_HEVC_CONTEXT_PREV_INTRA, e);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t x = u->x + (i & 1) * size, y = u->y + (i >> 1) * size, likely[3], mode;
         likely_modes(r, u, x, y, likely);
@@ -338,7 +338,7 @@ static void read_intra_modes(struct kni_hevc_reader *r, const struct unit *u)
         uint32_t x = u->x + (i & 1) * size, y = u->y + (i >> 1) * size;
         struct kni_hevc_cell cell = *kni_hevc_reader_cell(r, x, y);
         cell.chroma_mode = cell.mode;
-        if (take(r, KNI_HEVC_CTX_CHROMA_MODE, e)) {
+        if (take(r, KNI_HEVC_CONTEXT_CHROMA_MODE, e)) {
             uint8_t mode = chroma[kni_hevc_bins_bypass(&r->bins, 2, e)];
             cell.chroma_mode = mode == cell.mode ? 34 : mode;
         }
@@ -360,7 +360,7 @@ static bool read_motion_and_tree(struct kni_hevc_reader *r, struct unit *u)
             return false;
     if (!u->intra) {
         copy_before(r, u);
-        if (!u->merge_whole && !take(r, KNI_HEVC_CTX_ROOT_CBF, KN_HEVC_ELEMENT_CBF))
+        if (!u->merge_whole && !take(r, KNI_HEVC_CONTEXT_ROOT_CBF, KN_HEVC_ELEMENT_CBF))
             return true;
     }
     u->max_depth = u->intra ? r->sps.params.depth_intra + (u->part == PART_NXN) : r->sps.params.depth_inter;
@@ -372,12 +372,12 @@ static bool coding_unit(struct kni_hevc_reader *r, uint32_t x, uint32_t y, uint3
     struct unit u = {.x = x, .y = y, .log2_size = log2_size, .depth = depth, .intra = r->header.type == 'I'};
     uint32_t size = 1u << log2_size;
     r->band->n_cu++;
-    if (!take(r, KNI_HEVC_CTX_BYPASS, KN_HEVC_ELEMENT_OTHER))
+    if (!take(r, KNI_HEVC_CONTEXT_BYPASS, KN_HEVC_ELEMENT_OTHER))
         return kni_hevc_reader_fail(r, KN_E_UNSUPPORTED, "has a coding unit that is not lossless");
     if (r->header.type == 'P') {
-        u.skip = take(r, KNI_HEVC_CTX_SKIP + n_neighbours(r, x, y, 0, true), KN_HEVC_ELEMENT_SKIP);
+        u.skip = take(r, KNI_HEVC_CONTEXT_SKIP + n_neighbours(r, x, y, 0, true), KN_HEVC_ELEMENT_SKIP);
         if (!u.skip)
-            u.intra = take(r, KNI_HEVC_CTX_PRED_MODE, KN_HEVC_ELEMENT_MODE);
+            u.intra = take(r, KNI_HEVC_CONTEXT_PRED_MODE, KN_HEVC_ELEMENT_MODE);
     }
     r->cu_intra = u.intra;
     r->band->n_cu_intra += u.intra;
@@ -407,7 +407,7 @@ static bool coding_quadtree(struct kni_hevc_reader *r, uint32_t x, uint32_t y, u
     bool split = log2_size > s->log2_min_cu;
     kni_hevc_reader_at(r, y, 0);
     if (split && x + size <= s->params.width && y + size <= s->params.height)
-        split = take(r, KNI_HEVC_CTX_SPLIT_CU + n_neighbours(r, x, y, depth, false), KN_HEVC_ELEMENT_SPLIT);
+        split = take(r, KNI_HEVC_CONTEXT_SPLIT_CU + n_neighbours(r, x, y, depth, false), KN_HEVC_ELEMENT_SPLIT);
     if (r->pps.cu_qp_delta && log2_size + r->pps.qp_depth >= s->log2_ctu)
         r->qp_delta_done = false;
     if (!split)

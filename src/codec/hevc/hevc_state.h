@@ -26,6 +26,27 @@ struct kni_hevc_block {
     uint8_t level[64][16];                      /* magnitudes */
 };
 
+/* Fades: a P slice's references are the picture before, each a mix of it and 128: (8 - fade) eighths are 128. */
+#define KNI_HEVC_MAX_REFS 5u
+#define KNI_HEVC_FADE_LOG2 3u
+
+/* How a coding unit predicts. mode: an intra mode, luma's, or the reference; chroma: KNI_HEVC_CHROMA_DERIVED or an intra mode. */
+struct kni_hevc_choice { uint8_t log2, intra, mode, chroma; };
+#define KNI_HEVC_CHROMA_DERIVED 255u
+
+/* What deciding about one coding tree unit needs (hevc_tiles_unit.inc). Cells are 8 x 8 samples, in Z order; costs are bits times 16. */
+struct kni_hevc_tiles {
+    struct kni_hevc_choice choices[16];
+    uint32_t best[16];                                        /* of the choices of the subtree that begins at a cell */
+    uint32_t from_before[KNI_HEVC_MAX_REFS][16];
+    uint32_t used[KNI_HEVC_MAX_REFS], ref_cost[KNI_HEVC_MAX_REFS]; /* cells so far in the slice, and what they say about a reference's index */
+    uint32_t n_refs;
+    bool film;                                                /* prediction from inside the picture is worth a try */
+    const uint8_t *now[3];
+    size_t stride[3];
+    uint8_t edge[3][32 * 32], faded[KNI_HEVC_MAX_REFS][3][32 * 32], trial[32 * 32];
+};
+
 typedef size_t (*kni_hevc_slice_fn)(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
 
 struct kni_hevc_lossless {
@@ -38,6 +59,9 @@ struct kni_hevc_lossless {
     uint32_t init_type; /* of P slices */
     uint32_t slice_row[KNI_HEVC_MAX_SLICES + 1]; /* first row of coding tree units */
     uint8_t cu_log2[KNI_HEVC_LOSSLESS_MAX_SIDE / 8]; /* coding units' size where 8 rows begin */
+    uint32_t n_refs;                    /* of P slices, 1: the picture before, as it is */
+    uint8_t fade[KNI_HEVC_MAX_REFS];    /* eighths, 1..8 */
+    uint16_t cost[16 * 255 + 1];        /* of 4 x 4 samples, by the sum of their magnitudes: bits times 16 */
     uint8_t contexts[2][KNI_HEVC_N_CONTEXTS]; /* at the beginning of I, P slices */
     struct kni_hevc_state states[128];
     kni_hevc_slice_fn slice;
@@ -50,6 +74,12 @@ extern const uint8_t kni_hevc_scan_x[16], kni_hevc_scan_y[16];
 /* Significance context of coefficient n by which neighbours are coded (bit 0: right, bit 1: below); without offset. */
 extern const uint8_t kni_hevc_sig_base[4][16];
 
+
+/* References of a P picture. */
+static inline uint32_t kni_hevc_n_refs(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job)
+{
+    return job->before_flat ? 1 : e->n_refs;
+}
 
 /* Slice header without start code. Returns bytes. */
 size_t kni_hevc_slice_header(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);

@@ -216,7 +216,7 @@ static void a_removed_store_is_noticed(void **state)
     (void)state;
     folder_make(&f);
     void *data = test_container(1, 1, &m, &n);
-    kni_store_key_make(&key, &m, NULL);
+    kni_store_key_make(&key, &m, NULL, NULL);
     struct kn_store *old = store_open(&f, 0, 0, false);
     assert_int_equal(kni_store_put(old, key.text, &m, data, n, &err), KN_OK);
     folder_remove(&f);
@@ -250,7 +250,7 @@ static enum kn_status put_big(struct kn_store *store, uint64_t seed, size_t n)
     struct kni_chunk_meta m;
     struct kni_store_key key;
     test_meta(&m, seed, 1);
-    kni_store_key_make(&key, &m, NULL);
+    kni_store_key_make(&key, &m, NULL, NULL);
     void *data = big(seed, n);
     enum kn_status s = kni_store_put(store, key.text, &m, data, n, NULL);
     free(data);

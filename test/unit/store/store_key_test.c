@@ -20,54 +20,62 @@ static void golden_key(void **state)
     m.chain = kni_chain_seed(m.fingerprint, "tenant");
     for (int i = 0; i < 256; i += 16)
         m.chain = kni_chain_next(&m.chain, tokens + i, 16);
-    kni_store_key_make(&key, &m, NULL);
+    kni_store_key_make(&key, &m, NULL, NULL);
     assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:00000000000000000000000000000000:fd85c00d368edeab26794b1dde2fd178:exact-f16-256-v3");
     m.preset = KN_PRESET_TILES;
     m.kv.type = KN_KV_TYPE_BF16;
     struct kn_tiles_opts t = {.levels = 32, .tokens_per_picture = 128};
-    kni_store_key_make(&key, &m, &t);
+    kni_store_key_make(&key, &m, &t, NULL);
     assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:00000000000000000000000000000000:fd85c00d368edeab26794b1dde2fd178:tiles-bf16-256-v3-l32-p128-h0");
     m.preset = KN_PRESET_MEDIUM;
     memset(m.profile, 0xa5, 16);
-    kni_store_key_make(&key, &m, &t);
+    kni_store_key_make(&key, &m, &t, NULL);
     assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5:fd85c00d368edeab26794b1dde2fd178:medium-bf16-256-v3-rans");
     m.backend = KNI_BACKEND_ID_HEVC;
-    kni_store_key_make(&key, &m, NULL);
+    kni_store_key_make(&key, &m, NULL, NULL);
     assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5:fd85c00d368edeab26794b1dde2fd178:medium-bf16-256-v3-hevc");
+    kni_store_key_make(&key, &m, NULL, &(struct kn_hevc_opts){.tools = KN_HEVC_TOOLS_BASIC});
+    assert_non_null(strstr(key.text, ":medium-bf16-256-v3-hevc-basic"));
     assert_true(kni_store_key_is_valid(key.text));
 }
 
 /* Whatever makes two contents incompatible makes two keys. */
 static void every_setting_has_its_own_key(void **state)
 {
-    struct kni_store_key keys[20];
+    struct kni_store_key keys[24];
     struct kni_chunk_meta m;
     struct kn_tiles_opts t = {0};
     int n = 0;
     (void)state;
     test_meta(&m, 1, 2);
-    kni_store_key_make(&keys[n++], &m, &t);
+    kni_store_key_make(&keys[n++], &m, &t, NULL);
     m.kv.type = KN_KV_TYPE_BF16;
-    kni_store_key_make(&keys[n++], &m, &t);
+    kni_store_key_make(&keys[n++], &m, &t, NULL);
     m.n_tokens *= 2;
-    kni_store_key_make(&keys[n++], &m, &t);
+    kni_store_key_make(&keys[n++], &m, &t, NULL);
     m.chain.bytes[15] ^= 1;
-    kni_store_key_make(&keys[n++], &m, &t);
+    kni_store_key_make(&keys[n++], &m, &t, NULL);
     m.fingerprint[0] ^= 1;
-    kni_store_key_make(&keys[n++], &m, &t);
+    kni_store_key_make(&keys[n++], &m, &t, NULL);
     m.profile[0] ^= 1;
-    kni_store_key_make(&keys[n++], &m, &t);
+    kni_store_key_make(&keys[n++], &m, &t, NULL);
     m.preset = KN_PRESET_TILES;
-    kni_store_key_make(&keys[n++], &m, &t);
+    kni_store_key_make(&keys[n++], &m, &t, NULL);
     t.levels = 16;
-    kni_store_key_make(&keys[n++], &m, &t);
+    kni_store_key_make(&keys[n++], &m, &t, NULL);
     t.tokens_per_picture = 16;
-    kni_store_key_make(&keys[n++], &m, &t);
+    kni_store_key_make(&keys[n++], &m, &t, NULL);
     t.tile_height = 4;
-    kni_store_key_make(&keys[n++], &m, &t);
+    kni_store_key_make(&keys[n++], &m, &t, NULL);
     for (m.preset = KN_PRESET_FINE; m.preset <= KN_PRESET_SMALL; m.preset++)
         for (m.backend = KNI_BACKEND_ID_HEVC; m.backend <= KNI_BACKEND_ID_RANS; m.backend++)
-            kni_store_key_make(&keys[n++], &m, &t);
+            kni_store_key_make(&keys[n++], &m, &t, NULL);
+    struct kn_hevc_opts basic = {.tools = KN_HEVC_TOOLS_BASIC}, full = {.tools = KN_HEVC_TOOLS_FULL, .encoder = KN_HEVC_ENCODER_X265_MEDIUM, .n_slices = 4};
+    m.preset = KN_PRESET_TILES;
+    kni_store_key_make(&keys[n++], &m, &t, &basic);
+    m.preset = KN_PRESET_SMALL;
+    m.backend = KNI_BACKEND_ID_HEVC;
+    kni_store_key_make(&keys[n++], &m, &t, &basic);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < i; k++)
             assert_string_not_equal(keys[i].text, keys[k].text);
@@ -75,11 +83,18 @@ static void every_setting_has_its_own_key(void **state)
     m.backend = 0;
     t = (struct kn_tiles_opts){.levels = 64};
     struct kn_tiles_opts zero = {0};
-    kni_store_key_make(&keys[0], &m, &t);
-    kni_store_key_make(&keys[1], &m, &zero);
-    kni_store_key_make(&keys[2], &m, NULL);
+    kni_store_key_make(&keys[0], &m, &t, NULL);
+    kni_store_key_make(&keys[1], &m, &zero, NULL);
+    kni_store_key_make(&keys[2], &m, NULL, NULL);
     assert_string_equal(keys[0].text, keys[1].text); /* the default, said or not */
     assert_string_equal(keys[0].text, keys[2].text);
+    kni_store_key_make(&keys[1], &m, &t, &full); /* who coded it makes no difference to who reads it */
+    assert_string_equal(keys[0].text, keys[1].text);
+    m.preset = KN_PRESET_MEDIUM;
+    m.backend = KNI_BACKEND_ID_RANS;
+    kni_store_key_make(&keys[0], &m, &t, &basic);
+    kni_store_key_make(&keys[1], &m, &t, NULL);
+    assert_string_equal(keys[0].text, keys[1].text); /* there is no video */
 }
 
 static void longest_key_fits(void **state)
@@ -92,7 +107,7 @@ static void longest_key_fits(void **state)
     m.preset = KN_PRESET_TILES;
     m.kv.type = KN_KV_TYPE_BF16;
     m.n_tokens = UINT32_MAX;
-    kni_store_key_make(&key, &m, &t);
+    kni_store_key_make(&key, &m, &t, &(struct kn_hevc_opts){.tools = KN_HEVC_TOOLS_BASIC});
     assert_true(kni_store_key_is_valid(key.text));
 }
 

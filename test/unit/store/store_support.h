@@ -97,7 +97,7 @@ static inline void test_key(uint64_t seed, uint32_t n_layer, struct kni_store_ke
 {
     struct kni_chunk_meta m;
     test_meta(&m, seed, n_layer);
-    kni_store_key_make(key, &m, NULL);
+    kni_store_key_make(key, &m, NULL, NULL);
 }
 
 static inline enum kn_status try_put(struct kn_store *store, uint64_t seed, uint32_t n_layer)
@@ -107,7 +107,7 @@ static inline enum kn_status try_put(struct kn_store *store, uint64_t seed, uint
     struct kn_err err = {0};
     size_t n;
     void *data = test_container(seed, n_layer, &m, &n);
-    kni_store_key_make(&key, &m, NULL);
+    kni_store_key_make(&key, &m, NULL, NULL);
     enum kn_status s = kni_store_put(store, key.text, &m, data, n, &err);
     kni_free(data);
     return s;

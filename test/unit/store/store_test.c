@@ -336,7 +336,7 @@ static void wrong_content_fails_verification(void **state)
     folder_make(&f);
     struct kn_store *store = store_open(&f, 0, 0, false);
     void *data = test_container(1, LAYERS, &m, &n);
-    kni_store_key_make(&key, &m, NULL);
+    kni_store_key_make(&key, &m, NULL, NULL);
     wrong = m;
     wrong.first_token += 16;
     assert_int_equal(kni_store_put(store, key.text, &wrong, data, n, NULL), KN_OK);

@@ -28,7 +28,7 @@ static void *work(void *arg)
         struct kni_store_key key;
         struct kni_store_entry entry;
         enum kn_status s = KN_OK;
-        kni_store_key_make(&key, &metas[k], NULL);
+        kni_store_key_make(&key, &metas[k], NULL, NULL);
         switch (x >> 32 & 7) {
         case 0:
         case 1:
