@@ -164,8 +164,9 @@ static enum kn_status decode_all(const struct bench *b, bool *same, struct kn_er
     *same = status == KN_OK;
     if (status != KN_E_FORMAT)
         return status;
-    kni_log(KN_LOG_LEVEL_WARN, "bench", "%s of %s%s%s, stream %u of %s, does not come back: %s", b->preset, b->coder->encoder, b->coder->tools ? ", tools " : "",
-            b->coder->tools ? b->coder->tools : "", i - 1, f == b->films ? "K" : "V", err->text);
+    const char *tools = b->coder->tools;
+    kni_log(KN_LOG_LEVEL_WARN, "bench", "%s of %s%s%s, stream %u of %s, does not come back: %s", b->preset, b->coder->encoder, tools ? ", tools " : "",
+            tools ? tools : "", i - 1, f == b->films ? "K" : "V", err->text);
     *err = (struct kn_err){0};
     return KN_OK;
 }
@@ -261,15 +262,18 @@ static double mb_s(uint64_t n_symbols, uint64_t ns)
     return ns ? (double)n_symbols * 1e3 / (double)ns : 0;
 }
 
-static void emit(const struct bench *b, const char *part, uint64_t n_symbols, double entropy_bytes, const struct result *r)
+/* film: of the part, or of both together as far as it is about sums. */
+static void emit(const struct bench *b, const char *part, const struct kni_film *film, const struct result *r)
 {
+    const uint64_t n_symbols = film->n_symbols;
     const struct kn_codec_bench_hevc_row row = {.preset = b->preset,
                                                 .part = part,
                                                 .encoder = b->coder->encoder,
                                                 .tools = b->coder->tools,
                                                 .n_symbols = n_symbols,
                                                 .n_bytes = r->n_bytes,
-                                                .entropy_bytes = entropy_bytes,
+                                                .order_bytes = film->order_bytes,
+                                                .entropy_bytes = film->entropy_bytes,
                                                 .encode_mb_s = mb_s(n_symbols, r->encode_ns),
                                                 .decode_mb_s = mb_s(n_symbols, r->decode_ns),
                                                 .encode_wall_mb_s = mb_s(n_symbols, r->encode_wall_ns),
@@ -291,7 +295,8 @@ static enum kn_status do_coder(struct bench *b, size_t coder, struct kn_err *err
     b->coder = &coders[coder];
     for (uint32_t is_v = 0; is_v < 2 && status == KN_OK && !b->is_missing[coder]; is_v++) {
         char phase[96];
-        snprintf(phase, sizeof phase, "%s, %s, %s%s%s", b->preset, is_v ? "V" : "K", b->coder->encoder, b->coder->tools ? ", tools " : "", b->coder->tools ? b->coder->tools : "");
+        const char *tools = b->coder->tools;
+        snprintf(phase, sizeof phase, "%s, %s, %s%s%s", b->preset, is_v ? "V" : "K", b->coder->encoder, tools ? ", tools " : "", tools ? tools : "");
         if (b->opts.progress)
             b->opts.progress(b->opts.user, phase, (double)b->step / b->n_steps);
         b->step++;
@@ -316,9 +321,12 @@ static enum kn_status do_coder(struct bench *b, size_t coder, struct kn_err *err
                           .exact = r[0].exact && r[1].exact};
     sum.decode_ns = sum.exact ? r[0].decode_ns + r[1].decode_ns : 0;
     const struct kni_film *k = &b->films[0], *v = &b->films[1];
-    emit(b, "K", k->n_symbols, k->entropy_bytes, &r[0]);
-    emit(b, "V", v->n_symbols, v->entropy_bytes, &r[1]);
-    emit(b, "K+V", k->n_symbols + v->n_symbols, k->entropy_bytes + v->entropy_bytes, &sum);
+    const struct kni_film both = {.n_symbols = k->n_symbols + v->n_symbols,
+                                  .order_bytes = k->order_bytes + v->order_bytes,
+                                  .entropy_bytes = k->entropy_bytes + v->entropy_bytes};
+    emit(b, "K", k, &r[0]);
+    emit(b, "V", v, &r[1]);
+    emit(b, "K+V", &both, &sum);
     return KN_OK;
 }
 
@@ -348,7 +356,7 @@ static enum kn_status do_preset(struct bench *b, enum kn_preset preset, struct k
     uint32_t most = 0;
     b->preset = kni_preset_name(preset);
     for (uint32_t is_v = 0; is_v < 2 && status == KN_OK; is_v++) {
-        status = kni_film_make(&b->films[is_v], &b->bed, b->profile, preset, is_v, err);
+        status = kni_film_make(&b->films[is_v], &b->bed, b->profile, preset, is_v, b->opts.text_order, err);
         most = b->films[is_v].n_streams > most ? b->films[is_v].n_streams : most;
     }
     if (status == KN_OK) {

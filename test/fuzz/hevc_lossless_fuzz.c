@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (!bad && data[5] % 4 == 0)
             bad = hevc_judge_de265(&s, &c.film, o->tools);
         if (!bad && data[5] % 4 == 1)
-            bad = hevc_judge_reader(&s, &c.film, o->tools, kni_hevc_lossless_n_slices(e), o->content == KNI_HEVC_CONTENT_NOISE);
+            bad = hevc_judge_reader(&s, &c.film, o->tools, kni_hevc_lossless_n_slices(e));
         if (bad) {
             fprintf(stderr, "%s: %s\n", hevc_case_text(&c), bad);
             abort();

@@ -249,7 +249,6 @@ struct hevc_reader_state {
     const struct hevc_film *want;
     uint32_t tools, n_slices; /* what the stream may use, and has a picture (0: any number) */
     uint32_t n_seen;
-    bool all;                 /* every picture must be rebuilt; otherwise as far as the reader knows how */
     bool has_params;
     const char *bad;
 };
@@ -277,16 +276,16 @@ static inline enum kn_status hevc_reader_picture(void *user, const struct kn_hev
         r->bad = hevc_wrong("reader: picture %u has %u slices instead of %u", r->n_seen, picture->n_slices, r->n_slices);
     else if (picture->idr != (r->n_seen == 0))
         r->bad = hevc_wrong("reader: picture %u is %san IDR picture", r->n_seen, picture->idr ? "" : "not ");
-    for (uint32_t k = 0; k < 3 && !r->bad && (r->all || rebuilt->plane[k]); k++)
+    for (uint32_t k = 0; k < 3 && !r->bad; k++)
         r->bad = rebuilt->plane[k] ? hevc_compare("reader", r->want, r->n_seen, k, rebuilt->plane[k], rebuilt->stride)
                                    : hevc_wrong("reader: picture %u is not rebuilt: %s", r->n_seen, rebuilt->why);
     r->n_seen++;
     return r->bad ? KN_E_FORMAT : KN_OK;
 }
 
-static inline const char *hevc_judge_reader(const struct hevc_stream *s, const struct hevc_film *want, uint32_t tools, uint32_t n_slices, bool all)
+static inline const char *hevc_judge_reader(const struct hevc_stream *s, const struct hevc_film *want, uint32_t tools, uint32_t n_slices)
 {
-    struct hevc_reader_state state = {.want = want, .tools = tools, .n_slices = n_slices, .all = all};
+    struct hevc_reader_state state = {.want = want, .tools = tools, .n_slices = n_slices};
     struct kni_hevc_reader_opts opts = {.rebuild = true, .on_params = hevc_reader_params, .on_picture = hevc_reader_picture, .user = &state};
     struct kni_hevc_reader *r;
     struct kn_err err = {0};

@@ -83,7 +83,7 @@ static void expect(bool good)
             continue;
         const char *bad = judge == 0   ? hevc_judge_avcodec(&stream, &film)
                           : judge == 1 ? hevc_judge_de265(&stream, &film, 0)
-                                       : hevc_judge_reader(&stream, &film, KNI_HEVC_TOOLS_ALL, 0, true);
+                                       : hevc_judge_reader(&stream, &film, KNI_HEVC_TOOLS_ALL, 0);
         if (good && bad)
             fail_msg("%s", bad);
         if (!good && !bad)
