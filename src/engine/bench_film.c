@@ -64,7 +64,8 @@ static enum kn_status on_picture(void *user, uint32_t index, const uint8_t *cons
     return KN_OK;
 }
 
-enum kn_status kni_film_compare(const struct kni_film *f, uint32_t stream, const uint8_t *bytes, size_t n_bytes, struct kni_hevc_decoder **decoder, struct kn_err *err)
+enum kn_status kni_film_compare(const struct kni_film *f, uint32_t stream, const uint8_t *bytes, size_t n_bytes, struct kni_hevc_decoder **decoder,
+                                struct kn_err *err)
 {
     struct compare c = {.film = f, .stream = stream};
     return kni_hevc_decode(decoder, bytes, n_bytes, f->width, f->height, f->n_pictures, on_picture, &c, err);
@@ -98,7 +99,8 @@ static void count(struct kni_film *f, const struct kni_spectral_job *job, const 
         const uint8_t *picture = picture_at(f, stream, t);
         uint32_t left = job->meta->n_tokens - t * g->tokens_per_picture, n_tokens = left < g->tokens_per_picture ? left : g->tokens_per_picture;
         for (uint32_t k = 0; k < 3; k++) {
-            uint32_t part = (stream / f->n_chunks * 3 + k) * 2 + is_v, n_rows = part < job->profile->n_parts ? kni_spectral_rows_of(job->profile, part, job->preset) : 0;
+            uint32_t part = (stream / f->n_chunks * 3 + k) * 2 + is_v;
+            uint32_t n_rows = part < job->profile->n_parts ? kni_spectral_rows_of(job->profile, part, job->preset) : 0;
             f->n_symbols += (uint64_t)n_rows * n_tokens;
             for (uint32_t r = 0; r < n_rows; r++)
                 f->entropy_bytes += row_entropy_bytes(picture + ((size_t)k * f->height + r) * f->width, n_tokens);
@@ -107,7 +109,7 @@ static void count(struct kni_film *f, const struct kni_spectral_job *job, const 
 }
 
 static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_bed *bed, const struct kni_profile *profile, enum kn_preset preset, uint32_t is_v,
-                                    struct kn_err *err)
+                                    bool text_order, struct kn_err *err)
 {
     const struct kni_container_header header = {.meta = meta_of(bed, preset, 0), .tiling.tokens_per_picture = CHUNK};
     const struct kni_spectral_geometry g = kni_spectral_geometry_of(profile, &header, is_v);
@@ -140,13 +142,14 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
                                        .view = &view,
                                        .preset = kni_spectral_preset(preset),
                                        .n_sinks = kni_spectral_n_sinks(profile, &meta),
-                                       .order = order};
+                                       .order = text_order ? NULL : order};
         x.escape_used = 0; /* escapes travel apart from the pictures */
         for (uint32_t t = 0; status == KN_OK && t < g.n_pictures; t++)
             status = kni_spectral_draw(&job, &g, i / f->n_chunks, is_v, t, picture_at(f, i, t), err);
         if (status == KN_OK)
             count(f, &job, &g, i, is_v);
     }
+    f->order_bytes = text_order ? 0 : f->n_chunks * kni_spectral_order_bytes(profile->n_parts / 2, CHUNK); /* of K or V */
     kni_spectral_close(&x.transform);
     kni_free(x.escapes.values);
     kni_free(x.escape_bytes);
@@ -196,10 +199,10 @@ static enum kn_status draw_tiles(struct kni_film *f, const struct kni_eval_bed *
 }
 
 enum kn_status kni_film_make(struct kni_film *f, const struct kni_eval_bed *bed, const struct kni_profile *profile, enum kn_preset preset, uint32_t is_v,
-                             struct kn_err *err)
+                             bool text_order, struct kn_err *err)
 {
     *f = (struct kni_film){.n_chunks = bed->n_prefix / CHUNK};
-    enum kn_status status = preset == KN_PRESET_TILES ? draw_tiles(f, bed, is_v, err) : draw_spectral(f, bed, profile, preset, is_v, err);
+    enum kn_status status = preset == KN_PRESET_TILES ? draw_tiles(f, bed, is_v, err) : draw_spectral(f, bed, profile, preset, is_v, text_order, err);
     if (status)
         kni_film_free(f);
     return status;

@@ -41,27 +41,37 @@ static bool references(struct kni_hevc_reader *r, struct kni_hevc_bits *b, struc
     h->ref_is_before = set.n_before && set.used[0] && ((h->poc + (uint32_t)set.delta[0]) & ((1u << s->log2_poc) - 1)) == r->before_poc;
     if (s->params.temporal_mvp)
         h->temporal_mvp = kni_hevc_bit(b);
+    h->all_before = h->ref_is_before && *n_total == 1;
     return true;
 }
 
-/* pred_weight_table, 7.3.6.3: skipped; any weight means that the picture is not rebuilt. */
+/* pred_weight_table, 7.3.6.3, 7.4.7.3. */
 static bool weights(struct kni_hevc_reader *r, struct kni_hevc_bits *b, struct kni_hevc_header *h)
 {
-    bool luma[16], chroma[16];
-    if (kni_hevc_bits_ue(b) > 7)
+    bool coded[2][16];
+    h->weight_log2[0] = kni_hevc_bits_ue(b);
+    const int32_t more = kni_hevc_bits_se(b);
+    if (h->weight_log2[0] > 7 || more < -7 || more > 7 || (uint32_t)((int32_t)h->weight_log2[0] + more) > 7)
         return broken(r, "weight table");
-    kni_hevc_bits_se(b);
+    h->weight_log2[1] = (uint32_t)((int32_t)h->weight_log2[0] + more);
+    for (uint32_t k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < h->n_refs; i++)
+            coded[k][i] = kni_hevc_bit(b);
     for (uint32_t i = 0; i < h->n_refs; i++)
-        luma[i] = kni_hevc_bit(b);
-    for (uint32_t i = 0; i < h->n_refs; i++)
-        chroma[i] = kni_hevc_bit(b);
-    for (uint32_t i = 0; i < h->n_refs; i++) {
-        uint32_t n = (luma[i] ? 2u : 0u) + (chroma[i] ? 4u : 0u);
-        if (n)
-            h->why = "uses weighted prediction";
-        while (n--)
-            kni_hevc_bits_se(b);
-    }
+        for (uint32_t k = 0; k < 3; k++) {
+            const uint32_t log2 = h->weight_log2[k > 0];
+            int32_t weight = 1 << log2, offset = 0;
+            if (coded[k > 0][i]) {
+                const int32_t change = kni_hevc_bits_se(b), given = kni_hevc_bits_se(b);
+                if (change < -128 || change > 127 || given < -512 || given > 511)
+                    return broken(r, "weight");
+                weight += change;
+                offset = k ? 128 + given - ((128 * weight) >> log2) : given;
+                offset = offset < -128 ? -128 : offset > 127 ? 127 : offset;
+            }
+            h->fade[i][k].weight = weight;
+            h->fade[i][k].offset = offset;
+        }
     return true;
 }
 
@@ -86,6 +96,8 @@ static bool p_slice(struct kni_hevc_reader *r, struct kni_hevc_bits *b, struct k
     }
     if (r->pps.weighted_pred && !weights(r, b, h))
         return false;
+    if (r->pps.parallel_merge && h->n_refs > 1)
+        h->why = "merges side by side with several references";
     uint32_t less = kni_hevc_bits_ue(b);
     if (less > 4)
         return broken(r, "number of merge candidates");
@@ -136,8 +148,9 @@ bool kni_hevc_reader_slice_header(struct kni_hevc_reader *r, struct kni_hevc_hea
     const struct kni_hevc_sps *s = &r->sps;
     memset(h, 0, sizeof *h);
     h->idr = nal_type == NAL_IDR_W_RADL || nal_type == NAL_IDR_N_LP;
+    h->irap = nal_type >= NAL_IRAP_FIRST;
     h->first = kni_hevc_bit(b);
-    if (nal_type >= NAL_IRAP_FIRST)
+    if (h->irap)
         kni_hevc_bit(b); /* no_output_of_prior_pics */
     uint32_t pps = kni_hevc_bits_ue(b);
     if (!s->valid || !r->pps.valid || pps != r->pps.id || r->pps.sps_id != s->id)
@@ -156,7 +169,7 @@ bool kni_hevc_reader_slice_header(struct kni_hevc_reader *r, struct kni_hevc_hea
     if (type == 0)
         return kni_hevc_reader_fail(r, KN_E_UNSUPPORTED, "has B slices, which this reader does not know");
     h->type = type == 1 ? 'P' : 'I';
-    if (h->type == 'P' && nal_type >= NAL_IRAP_FIRST)
+    if (h->type == 'P' && h->irap)
         return broken(r, "type");
     if (r->pps.output_flag_present)
         kni_hevc_bit(b);

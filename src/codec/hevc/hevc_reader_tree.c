@@ -15,6 +15,7 @@ struct unit {
     uint32_t x, y, log2_size, depth;
     bool intra, skip;
     enum part_mode part;
+    uint32_t ref;
     bool merge_whole; /* 2Nx2N and merged: then rqt_root_cbf is coded though nothing else is */
     uint32_t max_depth;
 };
@@ -183,7 +184,20 @@ static bool transform_tree(struct kni_hevc_reader *r, const struct unit *u, uint
 
 /* ---- prediction units */
 
-static void read_merge_idx(struct kni_hevc_reader *r)
+/* The reference of the first merge candidate, 8.5.3.2.2 to 8.5.3.2.4, of a unit that is not parted. */
+static uint32_t merge_ref(const struct kni_hevc_reader *r, const struct unit *u)
+{
+    const int64_t left = (int64_t)u->x - 1, above = (int64_t)u->y - 1, right = u->x + (1u << u->log2_size), below = u->y + (1u << u->log2_size);
+    const int64_t at[5][2] = {{left, below - 1}, {right - 1, above}, {right, above}, {left, below}, {left, above}};
+    for (uint32_t i = 0; i < 5; i++) {
+        const struct kni_hevc_cell *c = kni_hevc_reader_neighbour(r, at[i][0], at[i][1]);
+        if (c && !c->intra)
+            return c->ref;
+    }
+    return 0;
+}
+
+static void read_merge_idx(struct kni_hevc_reader *r, struct unit *u)
 {
     uint32_t i = 0, max = r->header.n_merge - 1;
     if (max && take(r, KNI_HEVC_CONTEXT_MERGE_INDEX, KN_HEVC_ELEMENT_MODE))
@@ -191,6 +205,9 @@ static void read_merge_idx(struct kni_hevc_reader *r)
             i++;
     if (i && r->header.n_refs > 1 && !r->why) /* without motion anywhere, candidate 0 is the first reference; later ones may be others */
         r->why = "merges with references other than the first";
+    u->ref = merge_ref(r, u);
+    if (u->part != PART_2NX2N && r->header.n_refs > 1 && !r->why)
+        r->why = "merges parts of a unit with several references";
 }
 
 static bool read_mvd(struct kni_hevc_reader *r)
@@ -223,15 +240,16 @@ static bool prediction_unit(struct kni_hevc_reader *r, struct unit *u)
     const enum kn_hevc_element e = KN_HEVC_ELEMENT_MOTION;
     u->merge_whole = false;
     if (take(r, KNI_HEVC_CONTEXT_MERGE_FLAG, KN_HEVC_ELEMENT_MODE)) {
-        read_merge_idx(r);
+        read_merge_idx(r, u);
         u->merge_whole = u->part == PART_2NX2N;
         return true;
     }
     uint32_t ref = 0, max = r->header.n_refs - 1;
     while (ref < max && (ref < 2 ? take(r, KNI_HEVC_CONTEXT_REF_INDEX + ref, e) : kni_hevc_bin_bypass(&r->bins, e)))
         ref++;
-    if (ref && !r->why)
+    if (ref && (!r->header.all_before || u->part != PART_2NX2N) && !r->why)
         r->why = "refers to a picture other than the one before";
+    u->ref = ref;
     if (!read_mvd(r))
         return false;
     take(r, KNI_HEVC_CONTEXT_MVP, e);
@@ -257,15 +275,32 @@ static enum part_mode read_part_mode(struct kni_hevc_reader *r, const struct uni
     return wide ? second ? PART_2NXND : PART_2NXNU : second ? PART_NRX2N : PART_NLX2N;
 }
 
+static void copy_weighted(struct kni_hevc_reader *r, const struct unit *u, uint32_t plane)
+{
+    const uint32_t size = 1u << u->log2_size, log2 = r->header.weight_log2[plane > 0];
+    const int32_t weight = r->header.fade[u->ref][plane].weight, offset = r->header.fade[u->ref][plane].offset, round = log2 ? 1 << (log2 - 1) : 0;
+    for (uint32_t j = 0; j < size; j++)
+        for (uint32_t i = 0; i < size; i++) {
+            size_t at = (u->y + j) * r->stride + u->x + i;
+            int32_t v = ((r->planes[1][plane][at] * weight + round) >> log2) + offset;
+            r->planes[0][plane][at] = (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
+        }
+}
+
 /* Inter prediction of a whole coding unit: the same place of the picture before. */
 static void copy_before(struct kni_hevc_reader *r, const struct unit *u)
 {
+    for (uint32_t j = 0; j < 1u << u->log2_size; j += 4)
+        for (uint32_t i = 0; i < 1u << u->log2_size; i += 4)
+            kni_hevc_reader_cell(r, u->x + i, u->y + j)->ref = (uint8_t)u->ref;
     if (!r->why && (!r->have_before || !r->header.ref_is_before))
         r->why = r->have_before ? "refers to a picture other than the one before" : r->before_why ? r->before_why : "refers to a picture that is missing";
     if (r->why)
         return;
     uint32_t size = 1u << u->log2_size;
-    for (uint32_t plane = 0; plane < 3; plane++)
+    for (uint32_t plane = 0; plane < 3 && r->pps.weighted_pred; plane++)
+        copy_weighted(r, u, plane);
+    for (uint32_t plane = 0; plane < 3 && !r->pps.weighted_pred; plane++)
         for (uint32_t j = 0; j < size; j++) {
             size_t at = (u->y + j) * r->stride + u->x;
             memcpy(r->planes[0][plane] + at, r->planes[1][plane] + at, size);
@@ -386,7 +421,7 @@ static bool coding_unit(struct kni_hevc_reader *r, uint32_t x, uint32_t y, uint3
     mark(r, x, y, size, &cell);
     bool ok = true;
     if (u.skip) {
-        read_merge_idx(r);
+        read_merge_idx(r, &u);
         copy_before(r, &u);
     } else {
         if (!u.intra || log2_size == r->sps.log2_min_cu)
