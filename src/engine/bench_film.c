@@ -149,7 +149,7 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
         if (status == KN_OK)
             count(f, &job, &g, i, is_v);
     }
-    f->order_bytes = text_order ? 0 : f->n_chunks * kni_spectral_order_bytes(profile->n_parts / 2, CHUNK); /* of K or V */
+    f->order_bytes = text_order ? 0 : f->n_chunks * kni_spectral_order_bytes(profile->n_parts, CHUNK) / 2; /* of K or V */
     kni_spectral_close(&x.transform);
     kni_free(x.escapes.values);
     kni_free(x.escape_bytes);

@@ -89,21 +89,25 @@ static void choose_slices(struct kni_hevc_lossless *e, uint32_t wanted)
         e->slice_row[i] = (uint32_t)((uint64_t)e->ctb_rows * i / e->n_slices);
 }
 
-/* 16 * 16 * log2(1 + 2 e sum / 16): a Laplace variable whose mean magnitude is the block's has log2(2 e mean) bits. */
-static void fill_costs(uint16_t *cost, size_t n)
+/* A Laplace variable of mean magnitude m has about log2(1 + 2 e m) bits. A context's less probable symbol has probability .5 * .9492^state (9.3.4.3.2). */
+static void fill_costs(struct kni_hevc_lossless *e)
 {
-    for (size_t i = 0; i < n; i++)
-        cost[i] = (uint16_t)lrint(256 * log2(1 + 0.34 * (double)i));
+    for (uint32_t sum = 0; sum < sizeof e->cost / sizeof *e->cost; sum++)
+        e->cost[sum] = (uint16_t)lrint(16 * 16 * log2(1 + 0.34 * sum));
+    for (uint32_t i = 0; i < 128; i++) {
+        const double p = 0.5 * pow(0.9492, i / 2);
+        e->bin_cost[i] = (uint8_t)lrint(-16 * log2(i & 1 ? p : 1 - p));
+    }
 }
 
 static void plan_tiles(struct kni_hevc_lossless *e)
 {
-    static const uint8_t fades[KNI_HEVC_MAX_REFS] = {8, 6, 4, 2, 1};
+    static const uint8_t fades[KNI_HEVC_MAX_REFS] = {8, 6, 3, 1};
     memcpy(e->fade, fades, sizeof fades);
     e->n_refs = KNI_HEVC_MAX_REFS;
     e->qp = 0; /* contexts that begin near even odds */
     e->init_type = 2;
-    fill_costs(e->cost, sizeof e->cost / sizeof *e->cost);
+    fill_costs(e);
 }
 
 enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memory, const struct kni_hevc_lossless_opts *o, struct kn_err *err)
@@ -118,9 +122,7 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
     e->height = o->height;
     e->coded_width = (o->width + 7) / 8 * 8;
     e->coded_height = (o->height + 7) / 8 * 8;
-    e->tools = o->tools & ~(uint32_t)KNI_HEVC_TOOL_IMPLICIT_RDPCM;
-    if (o->content == KNI_HEVC_CONTENT_TILES)
-        e->tools &= ~(uint32_t)KNI_HEVC_TOOL_EXPLICIT_RDPCM;
+    e->tools = kni_hevc_content_tools(o->tools, o->content);
     e->content = o->content;
     kni_hevc_coding_fill(&e->states);
     e->ctb_log2 = CTB_LOG2;
@@ -145,6 +147,18 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
 #endif
     *out = e;
     return KN_OK;
+}
+
+/* Implicit RDPCM serves intra blocks whose residual resembles its neighbours, which noise never does; and decoders disagree about its DC blocks' edges
+ * and about chroma of inter blocks that follow intra ones. */
+uint32_t kni_hevc_content_tools(uint32_t tools, enum kni_hevc_content content)
+{
+    return tools & (content == KNI_HEVC_CONTENT_TILES ? KNI_HEVC_TOOL_SIG_CONTEXT | KNI_HEVC_TOOL_RICE : ~(uint32_t)KNI_HEVC_TOOL_IMPLICIT_RDPCM);
+}
+
+uint32_t kni_hevc_lossless_tools(const struct kni_hevc_lossless *e)
+{
+    return e->tools;
 }
 
 uint32_t kni_hevc_lossless_n_slices(const struct kni_hevc_lossless *e)

@@ -71,6 +71,11 @@ size_t kni_hevc_lossless_bytes(const struct kni_hevc_lossless_opts *opts);
  * which option is out of range. */
 enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memory, const struct kni_hevc_lossless_opts *opts, struct kn_err *err);
 
+/* Of tools that are allowed, those that streams of this content use; for the others their pictures would pay and gain nothing. */
+uint32_t kni_hevc_content_tools(uint32_t tools, enum kni_hevc_content content);
+/* The tools that the parameter sets name: kni_hevc_content_tools of the options. */
+uint32_t kni_hevc_lossless_tools(const struct kni_hevc_lossless *e);
+
 uint32_t kni_hevc_lossless_n_slices(const struct kni_hevc_lossless *e);
 /* Most bytes of slice i (< n_slices) of any picture, start code and emulation prevention counted; the room that a slice needs. */
 size_t kni_hevc_lossless_slice_bound(const struct kni_hevc_lossless *e, uint32_t i);

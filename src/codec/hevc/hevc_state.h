@@ -27,7 +27,7 @@ struct kni_hevc_block {
 };
 
 /* Fades: a P slice's references are the picture before, each a mix of it and 128: (8 - fade) eighths are 128. */
-#define KNI_HEVC_MAX_REFS 5u
+#define KNI_HEVC_MAX_REFS 4u
 #define KNI_HEVC_FADE_LOG2 3u
 
 /* How a coding unit predicts. mode: an intra mode, luma's, or the reference; chroma: KNI_HEVC_CHROMA_DERIVED or an intra mode. */
@@ -39,7 +39,7 @@ struct kni_hevc_tiles {
     struct kni_hevc_choice choices[16];
     uint32_t best[16];                                        /* of the choices of the subtree that begins at a cell */
     uint32_t from_before[KNI_HEVC_MAX_REFS][16];
-    uint32_t used[KNI_HEVC_MAX_REFS], ref_cost[KNI_HEVC_MAX_REFS]; /* cells so far in the slice, and what they say about a reference's index */
+    uint32_t ref_cost[KNI_HEVC_MAX_REFS];                     /* of a reference's index */
     uint32_t n_refs;
     bool film;                                                /* prediction from inside the picture is worth a try */
     const uint8_t *now[3];
@@ -58,10 +58,11 @@ struct kni_hevc_lossless {
     int32_t qp; /* says only how contexts begin */
     uint32_t init_type; /* of P slices */
     uint32_t slice_row[KNI_HEVC_MAX_SLICES + 1]; /* first row of coding tree units */
+    uint8_t cu_log2[KNI_HEVC_LOSSLESS_MAX_SIDE / 8]; /* coding units' size where 8 rows begin */
     uint32_t n_refs;                    /* of P slices, 1: the picture before, as it is */
     uint8_t fade[KNI_HEVC_MAX_REFS];    /* eighths, 1..8 */
     uint16_t cost[16 * 255 + 1];        /* of 4 x 4 samples, by the sum of their magnitudes: bits times 16 */
-    uint8_t cu_log2[KNI_HEVC_LOSSLESS_MAX_SIDE / 8]; /* coding units' size where 8 rows begin */
+    uint8_t bin_cost[128];              /* of a bin, by context ^ bin: bits times 16; context 0: even odds */
     uint8_t contexts[2][KNI_HEVC_N_CONTEXTS]; /* at the beginning of I, P slices */
     struct kni_hevc_coding states;
     kni_hevc_slice_fn slice;
@@ -77,7 +78,6 @@ extern const uint8_t kni_hevc_sig_base[4][16];
  * highest coefficient first) coefficients 15 to 0 are. */
 extern const uint16_t kni_hevc_sig_mask[2][3];
 extern const uint8_t kni_hevc_sig_order[2][16];
-
 
 /* References of a P picture. */
 static inline uint32_t kni_hevc_n_refs(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job)
