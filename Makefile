@@ -11,13 +11,13 @@ BENCH_ARGS ?= --peer llama.cpp
 CMAKE = cmake -G Ninja -DKN_MODEL="$$(tools/fetch-model --path)" -DKN_MODEL_GEMMA="$$(f=$$(tools/fetch-model --gemma --path); [ ! -f "$$f" ] || echo "$$f")"
 CTEST = ctest --output-on-failure -j2
 
-.PHONY: help demo profile test test-long test-release test-asan build build-asan build-clang setup model model-gemma check bench bench-peers install clean
+.PHONY: setup-tests help demo profile test test-long test-release test-asan build build-asan build-clang setup model model-gemma check bench bench-peers install clean
 
 help:
 	@echo 'make demo         set up, build, and show a prefix that is fetched instead of recomputed'
 	@echo 'make test         set up, build, run all tests, then unit, kernel, fuzz and fault tests under ASan and UBSan'
 	@echo 'make test-long    10,000 random films through the HEVC encoder and foreign decoders (a quarter of an hour)'
-	@echo 'make build        $(BUILD)/kinema, libkinema.so, libkinema_x265.so'
+	@echo 'make build        $(BUILD)/kinema, libkinema.so; libkinema_x265.so where libx265 is installed'
 	@echo 'make model        download the demo model; its path is the last line'
 	@echo 'make profile      learn how the demo model can be coded small (some minutes, once); its path is the last line'
 	@echo 'make model-gemma  download Gemma 3 270M too (optional, under the Gemma Terms of Use); its tests run when it is there'
@@ -29,6 +29,10 @@ help:
 
 setup:
 	@tools/setup
+
+# Also libx265, which is GPL and which only comparing needs.
+setup-tests:
+	@tools/setup --tests
 
 model: setup
 	@tools/fetch-model
@@ -49,7 +53,7 @@ demo: build model profile
 
 test: test-release test-asan
 
-test-release: build model
+test-release: setup-tests build model
 	@cd $(BUILD) && $(CTEST)
 
 # KN_LONG_COUNT=20000 KN_LONG_FIRST=50000 make test-long takes other cases.
@@ -57,7 +61,7 @@ test-long: build
 	@cd $(BUILD) && ctest --output-on-failure -C long -L '^long$$'
 
 # Debug is -O1 here: fast enough for the suite under sanitizers.
-build-asan: setup
+build-asan: setup-tests
 	@$(CMAKE) -S . -B $(BUILD)-asan -DCMAKE_BUILD_TYPE=Debug -DKN_SANITIZE=address,undefined >/dev/null
 	@cmake --build $(BUILD)-asan -j $(JOBS)
 

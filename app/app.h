@@ -27,6 +27,7 @@ int kn_cmd_store(int argc, char **argv);
 int kn_cmd_profile(int argc, char **argv);
 int kn_cmd_demo(int argc, char **argv);
 int kn_cmd_codec(int argc, char **argv);
+int kn_cmd_codec_video(int argc, char **argv); /* of codec: argv[0] is "encode" or "decode" */
 int kn_cmd_bench(int argc, char **argv);
 
 /* ---- arguments: each refuses empty text, trailing characters and values outside [min, max] */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kinema codec eval|search: what coding K and V costs and what it does to predictions, beside rivals (kinema/codec.h), and which
+ * kinema codec eval|search (encode, decode: cmd_codec_video.c): what coding K and V costs and what it does to predictions, beside rivals (kinema/codec.h), and which
  * tiling of the tiles preset is smallest. Results on stdout: tables, or one JSON object a line; progress on stderr.
  * Exit status: 0 done, 1 failed, 2 used wrongly.
  */
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd_codec_inspect.h"
 #include "codec_report.h"
 #include "hevc_opts.h"
 
@@ -27,10 +28,14 @@ struct args {
 static const char help_text[] =
     "usage: kinema codec eval --text FILE... [-m MODEL] [--profile FILE] [options]\n"
     "       kinema codec eval --needle --text FILE [-m MODEL] [--profile FILE] [options]\n"
-    "       kinema codec search --text FILE [-m MODEL] [options]\n\n"
+    "       kinema codec search --text FILE [-m MODEL] [options]\n"
+    "       kinema codec encode|decode FILE [options]; kinema codec encode --help explains\n"
+    "       kinema codec inspect FILE [options]; kinema codec inspect --help explains\n\n"
     "  eval                 bytes, quality and speed of every method: a text's prefix goes through it, then the text is continued\n"
     "  eval --needle        facts planted in long texts, asked for after the text went through each method\n"
-    "  search               bytes of every tiling of the preset tiles\n\n"
+    "  search               bytes of every tiling of the preset tiles\n"
+    "  encode, decode       raw pictures to lossless HEVC, and back\n"
+    "  inspect              where the bits of a lossless HEVC stream or of a chunk's go\n\n"
     "  -m, --model FILE     GGUF file; default: $KINEMA_MODEL or the demo model\n"
     "      --text FILE      text to try it on, not one used for calibration; several: one result each, and their mean\n"
     "      --profile FILE   profile of the model for fine, medium and small, which are left out without one;\n"
@@ -361,7 +366,7 @@ static int parse(int argc, char **argv, struct args *a)
     if (optind < argc)
         a->what = argv[optind++];
     if (!a->what || (strcmp(a->what, "eval") && strcmp(a->what, "search")))
-        return kn_app_usage_error("codec", "say what to do: eval or search; kinema codec --help explains");
+        return kn_app_usage_error("codec", "say what to do: eval, search, encode, decode or inspect; kinema codec --help explains");
     if (optind < argc)
         return kn_app_usage_error("codec", "unexpected \"%s\"", argv[optind]);
     bool is_eval = !strcmp(a->what, "eval");
@@ -382,6 +387,10 @@ int kn_cmd_codec(int argc, char **argv)
 {
     struct args args = {.prefix = 3072, .continue_ = 1024, .n_facts = 40, .sample = 256, .levels = 64};
     char path[4096], profile_path[4096];
+    if (argc > 1 && (!strcmp(argv[1], "encode") || !strcmp(argv[1], "decode")))
+        return kn_cmd_codec_video(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "inspect"))
+        return kn_cmd_codec_inspect(argc - 1, argv + 1);
     int exit_status = parse(argc, argv, &args);
     if (exit_status)
         return exit_status;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kinema store ls|stat|verify|gc|rm URL: what an operator does with a store of coded prefixes. Tables for people, one JSON
- * object with --json. ls, stat and verify open the store read-only, so that looking at a store never changes it.
+ * kinema store ls|stat|verify|get|gc|rm URL: what an operator does with a store of coded prefixes. Tables for people, one JSON
+ * object with --json. ls, stat, verify and get open the store read-only, so that looking at a store never changes it.
  * Exit status: 0 done (verify: all chunks good), 1 failed or something is bad, 2 used wrongly.
  */
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,22 +13,24 @@
 #include "app.h"
 
 struct args {
-    const char *what, *url, *prefix;
+    const char *what, *url, *prefix, *output;
     uint64_t max_bytes, ttl_s;
     bool json, all, help;
 };
 
 static const char help_text[] =
-    "usage: kinema store ls|stat|verify|gc|rm URL [options]\n\n"
+    "usage: kinema store ls|stat|verify|get|gc|rm URL [options]\n\n"
     "  ls       list the chunks: preset, tokens, size, age, last use, key\n"
     "  stat     count chunks and bytes, what gc would remove, and the space in use\n"
     "  verify   read every chunk and check its checksums and its manifest entry; status 1 when one is bad\n"
+    "  get      write the chunk whose key begins with --prefix to a file, checked: a container, as kinema codec decode takes it\n"
     "  gc       remove expired chunks and remains of cut publishes, then the least recently used beyond the limit\n"
     "  rm       remove the chunks whose key begins with --prefix, or --all\n\n"
     "  URL                 such as lmdb:/var/cache/kinema; also as --store URL\n"
     "  --max-bytes SIZE    gc: the limit, such as 512M or 20G (powers of 1024); default 16G\n"
     "  --ttl TIME          gc: remove what was written longer ago, such as 90s, 15m, 12h, 7d; stat: count it as expired\n"
-    "  --prefix KEY        rm, ls: only keys that begin so; kn1:MODEL (32 hex digits) is one model's\n"
+    "  --prefix KEY        rm, ls, get: only keys that begin so; kn1:MODEL (32 hex digits) is one model's\n"
+    "  -o, --output FILE   get: where to\n"
     "  --all               rm: every chunk\n"
     "  --json              one JSON object instead of a table\n"
     "  -h, --help          this text\n";
@@ -171,6 +174,35 @@ static int run_verify(struct kn_store *store, const struct args *args)
     return status;
 }
 
+/* Writes a chunk to args->output; nothing is left of a file that could not be completed. */
+static enum kn_status write_chunk(void *user, const struct kn_store_item *item, const void *bytes, size_t n_bytes)
+{
+    const struct args *args = user;
+    FILE *out = fopen(args->output, "wb");
+    bool ok = out && fwrite(bytes, 1, n_bytes, out) == n_bytes;
+    int why = errno;
+    if (out && fclose(out) && ok) {
+        ok = false;
+        why = errno;
+    }
+    if (!ok) {
+        kn_app_fail("store", "cannot write %s: %s", args->output, strerror(why));
+        return KN_E_IO;
+    }
+    if (args->json)
+        print_json(json_pack("{s:s, s:s, s:I}", "store", args->url, "key", item->key, "bytes", (json_int_t)n_bytes));
+    else
+        printf("%s of %s\n", kn_app_bytes_text((double)n_bytes), item->key);
+    return KN_OK;
+}
+
+static int run_get(struct kn_store *store, const struct args *args)
+{
+    struct kn_err err = {0};
+    enum kn_status s = kn_store_get(store, args->prefix, write_chunk, (void *)(uintptr_t)args, &err);
+    return s ? kn_app_fail("store", "%s", err.text) : KN_APP_EXIT_OK;
+}
+
 static int run_gc(struct kn_store *store, const struct args *args)
 {
     uint64_t n = 0, n_bytes = 0;
@@ -201,7 +233,7 @@ static const struct {
     const char *name;
     int (*run)(struct kn_store *store, const struct args *args);
     bool read_only;
-} subcommands[] = {{"ls", run_ls, true}, {"stat", run_stat, true}, {"verify", run_verify, true}, {"gc", run_gc, false}, {"rm", run_rm, false}};
+} subcommands[] = {{"ls", run_ls, true}, {"stat", run_stat, true}, {"verify", run_verify, true}, {"get", run_get, true}, {"gc", run_gc, false}, {"rm", run_rm, false}};
 #define N_SUBCOMMANDS (sizeof subcommands / sizeof *subcommands)
 
 /* ---- arguments */
@@ -211,6 +243,7 @@ static int parse_option(int option, struct args *args)
     switch (option) {
     case 's': args->url = optarg; break;
     case 'p': args->prefix = optarg; break;
+    case 'o': args->output = optarg; break;
     case 'a': args->all = true; break;
     case 'j': args->json = true; break;
     case 'h': args->help = true; break;
@@ -229,11 +262,11 @@ static int parse_option(int option, struct args *args)
 static int parse(int argc, char **argv, struct args *args)
 {
     static const struct option table[] = {{"store", required_argument, NULL, 's'}, {"max-bytes", required_argument, NULL, 'm'}, {"ttl", required_argument, NULL, 't'},
-                                          {"prefix", required_argument, NULL, 'p'}, {"all", no_argument, NULL, 'a'}, {"json", no_argument, NULL, 'j'},
+                                          {"prefix", required_argument, NULL, 'p'}, {"output", required_argument, NULL, 'o'}, {"all", no_argument, NULL, 'a'}, {"json", no_argument, NULL, 'j'},
                                           {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     opterr = 0;
     optind = 1;
-    for (int option; (option = getopt_long(argc, argv, ":h", table, NULL)) != -1;) {
+    for (int option; (option = getopt_long(argc, argv, ":o:h", table, NULL)) != -1;) {
         if (option == '?' || option == ':')
             return kn_app_usage_error("store", option == ':' ? "%s needs a value" : "there is no option %s", argv[optind - 1]);
         int status = parse_option(option, args);
@@ -247,17 +280,19 @@ static int parse(int argc, char **argv, struct args *args)
             args->what = argv[i];
         else if (!args->url)
             args->url = argv[i];
-        else if (!strcmp(args->what, "rm") && !args->prefix)
+        else if ((!strcmp(args->what, "rm") || !strcmp(args->what, "get")) && !args->prefix)
             args->prefix = argv[i];
         else
             return kn_app_usage_error("store", "unexpected \"%s\"", argv[i]);
     }
     if (!args->what)
-        return kn_app_usage_error("store", "say what to do: ls, stat, verify, gc or rm; kinema store --help explains");
+        return kn_app_usage_error("store", "say what to do: ls, stat, verify, get, gc or rm; kinema store --help explains");
     if (!args->url)
         return kn_app_usage_error("store", "name the store: kinema store %s lmdb:PATH", args->what);
     if (!strcmp(args->what, "rm") && args->all == (args->prefix != NULL))
         return kn_app_usage_error("store", "rm takes either --prefix KEY or --all");
+    if (!strcmp(args->what, "get") && (!args->prefix || !args->output))
+        return kn_app_usage_error("store", "get takes a key, or how it begins, and -o FILE");
     if (args->prefix && !*args->prefix)
         return kn_app_usage_error("store", "an empty prefix is every chunk; say --all if that is meant");
     return 0;
@@ -277,7 +312,7 @@ int kn_cmd_store(int argc, char **argv)
     while (i < N_SUBCOMMANDS && strcmp(args.what, subcommands[i].name))
         i++;
     if (i == N_SUBCOMMANDS)
-        return kn_app_usage_error("store", "there is no \"%s\"; use ls, stat, verify, gc or rm", args.what);
+        return kn_app_usage_error("store", "there is no \"%s\"; use ls, stat, verify, get, gc or rm", args.what);
     kn_app_log_to_stderr(KN_LOG_LEVEL_WARN);
     struct kn_store *store = NULL;
     struct kn_err err = {0};

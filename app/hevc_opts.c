@@ -37,5 +37,7 @@ const char *kn_app_hevc_encoder_name(const struct kn_hevc_opts *opts)
 
 const char *kn_app_hevc_tools_name(const struct kn_hevc_opts *opts)
 {
+    if (opts->encoder > KN_HEVC_ENCODER_KINEMA)
+        return tools[1];
     return tools[opts->tools ? opts->tools - KN_HEVC_TOOLS_FULL : 0];
 }

@@ -20,7 +20,7 @@ bool kn_app_hevc_given(const struct kn_hevc_opts *opts);
 
 /* "kinema", "x265-ultrafast", "x265-medium": the encoder that opts choose. */
 const char *kn_app_hevc_encoder_name(const struct kn_hevc_opts *opts);
-/* "full" or "basic": those that our encoder was allowed. */
+/* "full" or "basic": those that streams may use; x265 uses basic ones only. */
 const char *kn_app_hevc_tools_name(const struct kn_hevc_opts *opts);
 
 #endif

@@ -24,7 +24,7 @@ struct kn_bench_codec_args {
     uint32_t prefix, n_threads, n_slices;
     float seconds; /* 0: not said */
     enum kn_kv_type kv_type;
-    bool ablation, json, help;
+    bool text_order, ablation, json, help;
 };
 /* The encoders' part of it (bench_hevc.c). Returns the program's exit status. */
 int kn_bench_hevc(const struct kn_bench_codec_args *a, struct kn_model *model, const int32_t *tokens, size_t n_tokens);

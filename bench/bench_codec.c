@@ -44,6 +44,7 @@ static const char help_text[] =
     "      --encoder LIST  of ours, x265-ultrafast, x265-medium, with commas; x265 needs its plugin\n"
     "      --hevc-tools L  of full, basic: range extension tools that ours may use, a row each (both)\n"
     "      --slices N      of a picture, where they are coded side by side, 1 to 64 (four a thread)\n"
+    "      --text-order    columns of spectral pictures as in the text, not ordered by loudness as chunks have them\n"
     "      --ablation      ours also with each tool alone, with all but one, and with none\n"
     "      --only LIST     of fine, medium, small, tiles (all; without a profile tiles)\n"
     "      --seconds S     of each measurement, one round at least (0.3)\n"
@@ -104,7 +105,7 @@ static void on_row(void *user, const struct kn_codec_bench_row *row)
 
 /* ---- arguments */
 
-enum { OPT_TEXT = 256, OPT_PROFILE, OPT_ONLY, OPT_PREFIX, OPT_KV_TYPE, OPT_SECONDS, OPT_ENCODER, OPT_TOOLS, OPT_ABLATION, OPT_SLICES, OPT_JSON };
+enum { OPT_TEXT = 256, OPT_PROFILE, OPT_ONLY, OPT_PREFIX, OPT_KV_TYPE, OPT_SECONDS, OPT_ENCODER, OPT_TOOLS, OPT_ABLATION, OPT_SLICES, OPT_TEXT_ORDER, OPT_JSON };
 
 static int parse_option(int option, struct kn_bench_codec_args *a)
 {
@@ -119,6 +120,7 @@ static int parse_option(int option, struct kn_bench_codec_args *a)
     case OPT_ENCODER: a->encoders = optarg; break;
     case OPT_TOOLS: a->tools = optarg; break;
     case OPT_ABLATION: a->ablation = true; break;
+    case OPT_TEXT_ORDER: a->text_order = true; break;
     case OPT_SLICES:
         if (!kn_app_parse_u32(optarg, 1, 64, &a->n_slices))
             return kn_app_usage_error("bench", "--slices takes 1 to 64, not \"%s\"", optarg);
@@ -151,7 +153,7 @@ static int parse(struct kn_bench_codec_args *a, int argc, char **argv)
         {"model", required_argument, NULL, 'm'},         {"text", required_argument, NULL, OPT_TEXT},     {"profile", required_argument, NULL, OPT_PROFILE},
         {"only", required_argument, NULL, OPT_ONLY},     {"prefix", required_argument, NULL, OPT_PREFIX}, {"kv-type", required_argument, NULL, OPT_KV_TYPE},
         {"seconds", required_argument, NULL, OPT_SECONDS}, {"threads", required_argument, NULL, 't'},     {"encoder", required_argument, NULL, OPT_ENCODER},
-        {"hevc-tools", required_argument, NULL, OPT_TOOLS}, {"ablation", no_argument, NULL, OPT_ABLATION}, {"slices", required_argument, NULL, OPT_SLICES},
+        {"hevc-tools", required_argument, NULL, OPT_TOOLS}, {"ablation", no_argument, NULL, OPT_ABLATION}, {"slices", required_argument, NULL, OPT_SLICES}, {"text-order", no_argument, NULL, OPT_TEXT_ORDER},
         {"json", no_argument, NULL, OPT_JSON},
         {"help", no_argument, NULL, 'h'},                {NULL, 0, NULL, 0},
     };
@@ -166,8 +168,8 @@ static int parse(struct kn_bench_codec_args *a, int argc, char **argv)
     }
     if (optind < argc)
         return kn_app_usage_error("bench", "unexpected \"%s\"", argv[optind]);
-    if (!a->encoders && (a->tools || a->ablation || a->n_slices))
-        return kn_app_usage_error("bench", "%s goes with --encoder", a->tools ? "--hevc-tools" : a->ablation ? "--ablation" : "--slices");
+    if (!a->encoders && (a->tools || a->ablation || a->n_slices || a->text_order))
+        return kn_app_usage_error("bench", "%s goes with --encoder", a->tools ? "--hevc-tools" : a->ablation ? "--ablation" : a->n_slices ? "--slices" : "--text-order");
     return a->text ? KN_APP_EXIT_OK : kn_app_usage_error("bench", "say what the model is to read: --text FILE");
 }
 

@@ -61,10 +61,10 @@ static double bits(const struct row *x)
     return x->m.n_symbols ? 8.0 * (double)x->m.n_bytes / (double)x->m.n_symbols : 0;
 }
 
-/* Share of bytes above the rows' entropy. */
+/* Share of bytes above the rows' entropy; an order of columns is paid for. */
 static double above_entropy(const struct row *x)
 {
-    return x->m.entropy_bytes > 0 ? (double)x->m.n_bytes / x->m.entropy_bytes - 1 : 0;
+    return x->m.entropy_bytes > 0 ? (double)(x->m.n_bytes + x->m.order_bytes) / x->m.entropy_bytes - 1 : 0;
 }
 
 static double factor(const struct row *x, double mb_s)
@@ -88,8 +88,8 @@ static void print_row(const struct report *r, const struct row *x)
     struct name fast, medium, above = {"-"}, streams, streams_x, slices, slices_x, decode;
     if (x->m.entropy_bytes > 0)
         snprintf(above.text, sizeof above.text, "%+.1f %%", 100 * above_entropy(x));
-    printf("%-4s %-15s %-22s %9" PRIu64 " %6.3f %8s %7s %7s %8.2f %8s %6s %8s %6s %7s  %s\n", x->part.text, x->encoder.text, *x->tools.text ? x->tools.text : "-", x->m.n_bytes, bits(x),
-           above.text, number(&fast, "%.4f", ratio_to(r, x, X265_FAST)), number(&medium, "%.4f", ratio_to(r, x, X265_MEDIUM)), x->m.encode_mb_s,
+    printf("%-4s %-15s %-22s %9" PRIu64 " %6.3f %8s %7s %7s %8.2f %8s %6s %8s %6s %7s  %s\n", x->part.text, x->encoder.text,
+           *x->tools.text ? x->tools.text : "-", x->m.n_bytes, bits(x), above.text, number(&fast, "%.4f", ratio_to(r, x, X265_FAST)), number(&medium, "%.4f", ratio_to(r, x, X265_MEDIUM)), x->m.encode_mb_s,
            number(&streams, "%.2f", x->m.streams_mb_s), number(&streams_x, "x%.2f", factor(x, x->m.streams_mb_s)), number(&slices, "%.2f", x->m.slices_mb_s),
            number(&slices_x, "x%.2f", factor(x, x->m.slices_mb_s)), number(&decode, "%.2f", x->m.decode_mb_s), x->m.exact ? "yes" : "NO");
 }
@@ -100,9 +100,10 @@ static void print_preset(struct report *r)
     if (r->json || r->n_printed == r->n_rows)
         return;
     const struct row *first = &r->rows[r->n_printed];
-    printf("\n%s: %" PRIu64 " symbols\n%-4s %-15s %-22s %9s %6s %8s %15s %8s %32s %7s\n%-4s %-15s %-22s %9s %6s %8s %7s %7s %8s %8s %6s %8s %6s %7s  %s\n", first->preset.text,
-           r->rows[r->n_rows - 1].m.n_symbols, "", "", "", "", "bits a", "above", "bytes to x265's", "encode,", "encode, threads by the clock", "decode,", "part", "encoder", "tools",
-           "bytes", "symbol", "entropy", "fast", "medium", "MB/s", "streams", "", "slices", "", "MB/s", "same");
+    printf("\n%s: %" PRIu64 " symbols\n%-4s %-15s %-22s %9s %6s %8s %15s %8s %32s %7s\n", first->preset.text, r->rows[r->n_rows - 1].m.n_symbols, "", "", "", "",
+           "bits a", "above", "bytes to x265's", "encode,", "encode, threads by the clock", "decode,");
+    printf("%-4s %-15s %-22s %9s %6s %8s %7s %7s %8s %8s %6s %8s %6s %7s  %s\n", "part", "encoder", "tools", "bytes", "symbol", "entropy", "fast", "medium", "MB/s",
+           "streams", "", "slices", "", "MB/s", "same");
     for (; r->n_printed < r->n_rows; r->n_printed++)
         print_row(r, &r->rows[r->n_printed]);
     fflush(stdout);
@@ -213,6 +214,7 @@ static json_t *row_json(const struct report *r, const struct row *x)
     json_object_set_new(o, "symbols", json_integer((json_int_t)x->m.n_symbols));
     json_object_set_new(o, "bytes", json_integer((json_int_t)x->m.n_bytes));
     json_object_set_new(o, "bits_per_symbol", json_real(bits(x)));
+    json_object_set_new(o, "order_bytes", json_integer((json_int_t)x->m.order_bytes));
     json_object_set_new(o, "entropy_bytes", real_or_null(x->m.entropy_bytes));
     json_object_set_new(o, "above_entropy", x->m.entropy_bytes > 0 ? json_real(above_entropy(x)) : json_null());
     json_object_set_new(o, "to_x265_ultrafast", real_or_null(ratio_to(r, x, X265_FAST)));
@@ -223,6 +225,8 @@ static json_t *row_json(const struct report *r, const struct row *x)
     json_object_set_new(encode, "streams_factor", real_or_null(factor(x, x->m.streams_mb_s)));
     json_object_set_new(encode, "slices_wall_mb_s", real_or_null(x->m.slices_mb_s));
     json_object_set_new(encode, "slices_factor", real_or_null(factor(x, x->m.slices_mb_s)));
+    json_object_set_new(encode, "streams_core_mb_s", real_or_null(x->m.streams_core_mb_s));
+    json_object_set_new(encode, "slices_core_mb_s", real_or_null(x->m.slices_core_mb_s));
     json_object_set_new(encode, "slices_bytes", x->m.slices_bytes ? json_integer((json_int_t)x->m.slices_bytes) : json_null());
     json_object_set_new(encode, "threads", json_integer(x->m.n_threads));
     json_object_set_new(o, "encode", encode);
@@ -257,6 +261,7 @@ static bool print_json(const struct report *r, const struct kn_bench_codec_args 
     json_object_set_new(all, "profile", a->profile ? kn_app_json_text(a->profile, strlen(a->profile)) : json_null());
     json_object_set_new(all, "kv_type", json_string(kn_app_kv_type_name(a->kv_type)));
     json_object_set_new(all, "prefix", json_integer(a->prefix));
+    json_object_set_new(all, "columns", json_string(a->text_order ? "text" : "loudness"));
     json_object_set_new(all, "rows", rows);
     json_object_set_new(all, "targets", aims);
     json_object_set_new(all, "exact", json_boolean(!r->n_inexact));
@@ -270,9 +275,10 @@ static bool print_json(const struct report *r, const struct kn_bench_codec_args 
 static void print_head(const struct kn_bench_codec_args *a, const struct kn_model *model)
 {
     json_t *machine = kn_app_json_machine();
-    printf("machine  %s, %" JSON_INTEGER_FORMAT " cores\ncommit   %s\nmodel    %s\ntext     %s, %" PRIu32 " tokens, %s\nprofile  %s\n",
-           json_string_value(json_object_get(machine, "cpu")), json_integer_value(json_object_get(machine, "cores")), kn_app_commit, kn_model_info(model)->path, a->text, a->prefix,
-           kn_app_kv_type_name(a->kv_type), a->profile ? a->profile : "none: fine, medium and small are left out");
+    printf("machine  %s, %" JSON_INTEGER_FORMAT " cores\ncommit   %s\nmodel    %s\ntext     %s, %" PRIu32 " tokens, %s\nprofile  %s\ncolumns  %s\n",
+           json_string_value(json_object_get(machine, "cpu")), json_integer_value(json_object_get(machine, "cores")), kn_app_commit,
+           kn_model_info(model)->path, a->text, a->prefix, kn_app_kv_type_name(a->kv_type), a->profile ? a->profile : "none: fine, medium and small are left out",
+           a->text_order ? "as in the text" : "by loudness, as chunks have them");
     json_decref(machine);
 }
 
@@ -292,6 +298,7 @@ int kn_bench_hevc(const struct kn_bench_codec_args *a, struct kn_model *model, c
                                          .encoders = a->encoders,
                                          .tools = a->tools,
                                          .only = a->only,
+                                         .text_order = a->text_order,
                                          .ablation = a->ablation,
                                          .on_row = on_row,
                                          .progress = kn_app_on_progress,

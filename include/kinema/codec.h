@@ -162,11 +162,14 @@ struct kn_codec_bench_hevc_row {
     const char *tools;    /* ours: "full", "basic"; of an ablation "none", "rice", "all but rice" and so on; NULL: not ours */
     uint64_t n_symbols;
     uint64_t n_bytes;     /* of all streams, their tables counted */
+    uint64_t order_bytes; /* what travels besides to say how a picture's columns are ordered; 0: tiles, or the text's order */
     double entropy_bytes; /* sum over rows of the empirical zero-order entropy of each over a chunk's tokens: so few tokens make it too low; 0: tiles */
     double encode_mb_s, decode_mb_s; /* one thread, processor time, fastest round; decoding by libavcodec */
     /* Encoding by wall clock, fastest round: on one thread; on n_threads, streams side by side; slices of one picture after the other side by
      * side (ours). 0: not measured. */
     double encode_wall_mb_s, streams_mb_s, slices_mb_s;
+    /* The same two by processor time of all threads together, fastest round: below encode_mb_s by what threads cost one another, not by waiting. */
+    double streams_core_mb_s, slices_core_mb_s;
     uint64_t slices_bytes; /* as n_bytes, of those slices: more of them than usual, and each costs something */
     uint32_t n_threads;
     bool exact;           /* every stream, also those coded on several threads, came back bit for bit; if not, decode_mb_s is 0 */
@@ -186,6 +189,7 @@ struct kn_codec_bench_hevc_opts {
     const char *encoders;     /* "ours,x265-medium": names; NULL: all. What is not there is left out, and logged */
     const char *tools;        /* of ours: "full,basic"; NULL: both */
     const char *only;         /* presets; NULL: fine, medium, small, tiles */
+    bool text_order;          /* spectral pictures with columns as in the text, not ordered by loudness as chunks have them */
     bool ablation;            /* ours also with each tool of HEVC's range extensions alone, with all but one, and with none */
     kn_codec_bench_hevc_row_fn on_row; /* a preset's rows follow each other: each encoder's K, V, K+V */
     kn_progress_fn progress;  /* may be NULL */

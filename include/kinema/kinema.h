@@ -10,6 +10,7 @@
 #include "profile.h"
 #include "status.h"
 #include "store.h"
+#include "video.h"
 
 #define KN_VERSION_MAJOR 0
 #define KN_VERSION_MINOR 1

@@ -56,6 +56,10 @@ KN_API enum kn_status kn_store_ls(struct kn_store *store, kn_store_item_fn fn, v
 KN_API enum kn_status kn_store_stat(struct kn_store *store, struct kn_store_stat *out);
 /* Reads every chunk and checks its checksums and its manifest entry. KN_OK when all are good, KN_E_FORMAT otherwise. */
 KN_API enum kn_status kn_store_verify(struct kn_store *store, kn_store_verify_fn fn, void *user);
+/* Hands out the container of the one chunk whose key begins with prefix, after checking it; bytes are borrowed for the call of fn. KN_E_NOT_FOUND: there
+ * is none; KN_E_ARG: there are several; KN_E_FORMAT: it is damaged; or what fn returned. */
+typedef enum kn_status (*kn_store_bytes_fn)(void *user, const struct kn_store_item *item, const void *bytes, size_t n_bytes);
+KN_API enum kn_status kn_store_get(struct kn_store *store, const char *prefix, kn_store_bytes_fn fn, void *user, struct kn_err *err);
 /* Removes expired chunks and orphans, then evicts down to max_bytes. Counts removed chunks and bytes (may be NULL). */
 KN_API enum kn_status kn_store_gc(struct kn_store *store, uint64_t *n_removed, uint64_t *bytes_removed);
 /* Removes every chunk whose key begins with prefix ("" removes all). */

@@ -135,6 +135,7 @@ enum kn_status kni_codec_open(struct kni_codec **out, const struct kni_codec_opt
     codec->encoder = encoder;
     codec->tiles_opts = opts->tiles;
     codec->tokens_per_picture = opts->tokens_per_picture;
+    codec->text_order = opts->text_order;
     codec->hevc = opts->hevc;
     codec->profile = opts->profile ? kni_profile_ref(opts->profile) : NULL;
     s = encoder->open_encoder(codec, err);

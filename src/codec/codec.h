@@ -39,6 +39,7 @@ struct kni_codec_opts {
     struct kni_profile *profile; /* of the spectral presets, to encode and to restore; the handle takes a reference. NULL: none */
     enum kn_backend backend;     /* of the spectral presets */
     uint32_t tokens_per_picture; /* of the spectral presets over HEVC, 64..1024; 0: the whole chunk, 1024 at most */
+    bool text_order;             /* of the spectral presets over HEVC: a picture's columns stand as in the text, not by loudness; 1 % larger */
     struct kn_hevc_opts hevc;    /* of presets and backends that are video; zero: defaults. With basic tools, restore refuses chunks that use others */
 };
 

@@ -16,7 +16,7 @@
 
 #include "codec/codec.h"
 
-#define KNI_CONTAINER_VERSION 2u /* 2: spectral chunks */
+#define KNI_CONTAINER_VERSION 3u /* 2: spectral chunks; 3: HEVC tools named, order of spectral columns */
 #define KNI_CONTAINER_FIXED_BYTES 128u
 #define KNI_CONTAINER_ENTRY_BYTES 32u
 
@@ -36,7 +36,8 @@ enum kni_section_kind {
     KNI_SECTION_KIND_SPECTRAL_SINKS = 16, /* exact values of the first tokens; index 0 */
     KNI_SECTION_KIND_SPECTRAL_RANS = 17,  /* all matrices of symbols; index 0 */
     KNI_SECTION_KIND_SPECTRAL_VIDEO = 18, /* HEVC; K or V of three groups; index triple * 2 + is_v */
-    KNI_SECTION_KIND_SPECTRAL_ESCAPES = 19 /* integers that a symbol does not hold, all matrices; index 0 */
+    KNI_SECTION_KIND_SPECTRAL_ESCAPES = 19, /* integers that a symbol does not hold, all matrices; index 0 */
+    KNI_SECTION_KIND_SPECTRAL_ORDER = 20   /* in which order tokens stand in all pictures of K and of V, or nothing; index 0 */
 };
 
 /* How the tiles layout cut this chunk. The spectral layout over HEVC has a resolution only; all else is zero for other layouts. */

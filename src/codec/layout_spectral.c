@@ -3,7 +3,7 @@
  * Layout spectral: presets fine, medium and small, over backend rans or hevc. Sections of a chunk, in this order:
  *
  *     SPECTRAL_SINKS     the chunk that begins a sequence only: its first tokens, exactly (sinks.h)
- *     SPECTRAL_RANS, or SPECTRAL_VIDEO...   the symbols, as the backend has it
+ *     SPECTRAL_RANS, or SPECTRAL_VIDEO..., SPECTRAL_ORDER   the symbols, as the backend has it
  *     SPECTRAL_ESCAPES   where there are any: for every matrix, in the backend's order, a count and so many integers
  *
  * All numbers of the last section are varints (7 bits a byte, low ones first); an escape v is 2 (|v| - 127) + (v < 0).
@@ -102,7 +102,8 @@ size_t kni_spectral_layout_estimate(const struct kni_profile *p, const struct kn
     if (h->backend != KNI_BACKEND_ID_HEVC)
         return transform + rows * KNI_SPECTRAL_RUN + kni_sinks_scratch_bytes();
     size_t side = h->tiling.tokens_per_picture < 192 ? 192 : h->tiling.tokens_per_picture + 63u, picture = 3 * side * (rows + 63);
-    return transform + kni_sinks_scratch_bytes() + 4 * picture; /* the flat one, the one being decoded, one to spare; coded bytes */
+    size_t order = rows * KNI_SPECTRAL_RUN + 2 * (size_t)h->meta.n_tokens; /* a run put back in the text's order; classes */
+    return transform + kni_sinks_scratch_bytes() + order + 4 * picture;    /* the flat one, the one being decoded, one to spare; coded bytes */
 }
 
 /* ---- escapes */
@@ -293,7 +294,8 @@ static struct kni_spectral_job job_of(struct kni_codec *codec, const struct kni_
                                      .meta = m,
                                      .view = view,
                                      .preset = kni_spectral_preset(m->preset),
-                                     .n_sinks = kni_spectral_n_sinks(codec->profile, m)};
+                                     .n_sinks = kni_spectral_n_sinks(codec->profile, m),
+                                     .text_order = codec->text_order};
 }
 
 static enum kn_status spectral_encode(struct kni_codec *codec, const struct kni_kv_view *view, struct kni_container_writer *w, struct kn_err *err)

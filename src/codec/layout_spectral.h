@@ -29,9 +29,9 @@
 
 struct kni_spectral_layout {
     struct kni_spectral *transform; /* of the handle's profile; made on first use, as all below */
-    uint8_t *symbols;               /* a matrix (rans), three planes (encoding HEVC) */
+    uint8_t *symbols;               /* a matrix (rans, restoring HEVC), three planes (encoding HEVC) */
     size_t symbols_bytes;
-    void *scratch;                  /* of the rANS coder */
+    void *scratch;                  /* of the rANS coder; over HEVC a chunk's order of columns */
     size_t scratch_bytes;
     struct kni_escapes escapes;     /* of the current matrix */
     uint8_t *escape_bytes;          /* the section being written */
@@ -49,6 +49,8 @@ struct kni_spectral_job {
     const struct kni_kv_view *view;
     enum kni_profile_preset preset;
     uint32_t n_sinks;            /* of this chunk: its first tokens that travel exactly */
+    bool text_order;             /* encoding: columns of pictures are not to be ordered */
+    uint8_t *order;              /* [K, V][n_tokens], classes (spectral_order.h); NULL: columns stand as in the text */
     const uint8_t *escapes, *escapes_end; /* restoring: what is left of the section */
 };
 
@@ -100,7 +102,8 @@ struct kni_spectral_geometry {
 struct kni_spectral_geometry kni_spectral_geometry_of(const struct kni_profile *p, const struct kni_container_header *header, uint32_t is_v);
 /* out: [height], as row_scale in struct kni_hevc_lossless_opts; 0 where all is padding. */
 void kni_spectral_row_scale(const struct kni_profile *p, uint32_t is_v, enum kni_profile_preset preset, uint32_t triple, uint32_t height, uint16_t *out);
-/* Picture t of a triple into planes, three of width x height one after the other; its escapes go to the end of the layout's escape_bytes. */
+/* Picture t of a triple into planes, three of width x height one after the other; its escapes go to the end of the layout's escape_bytes. Where
+ * job->order is there, columns are ordered: triple 0's pictures write their classes, the others' read them. */
 enum kn_status kni_spectral_draw(struct kni_spectral_job *job, const struct kni_spectral_geometry *g, uint32_t triple, uint32_t is_v, uint32_t t, uint8_t *planes,
                                  struct kn_err *err);
 

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "codec/layout_spectral.h"
+#include "codec/spectral_order.h"
 #include "codec/tiles.h"
 
 #define CHUNK KNI_EVAL_CHUNK
@@ -63,7 +64,8 @@ static enum kn_status on_picture(void *user, uint32_t index, const uint8_t *cons
     return KN_OK;
 }
 
-enum kn_status kni_film_compare(const struct kni_film *f, uint32_t stream, const uint8_t *bytes, size_t n_bytes, struct kni_hevc_decoder **decoder, struct kn_err *err)
+enum kn_status kni_film_compare(const struct kni_film *f, uint32_t stream, const uint8_t *bytes, size_t n_bytes, struct kni_hevc_decoder **decoder,
+                                struct kn_err *err)
 {
     struct compare c = {.film = f, .stream = stream};
     return kni_hevc_decode(decoder, bytes, n_bytes, f->width, f->height, f->n_pictures, on_picture, &c, err);
@@ -97,7 +99,8 @@ static void count(struct kni_film *f, const struct kni_spectral_job *job, const 
         const uint8_t *picture = picture_at(f, stream, t);
         uint32_t left = job->meta->n_tokens - t * g->tokens_per_picture, n_tokens = left < g->tokens_per_picture ? left : g->tokens_per_picture;
         for (uint32_t k = 0; k < 3; k++) {
-            uint32_t part = (stream / f->n_chunks * 3 + k) * 2 + is_v, n_rows = part < job->profile->n_parts ? kni_spectral_rows_of(job->profile, part, job->preset) : 0;
+            uint32_t part = (stream / f->n_chunks * 3 + k) * 2 + is_v;
+            uint32_t n_rows = part < job->profile->n_parts ? kni_spectral_rows_of(job->profile, part, job->preset) : 0;
             f->n_symbols += (uint64_t)n_rows * n_tokens;
             for (uint32_t r = 0; r < n_rows; r++)
                 f->entropy_bytes += row_entropy_bytes(picture + ((size_t)k * f->height + r) * f->width, n_tokens);
@@ -106,12 +109,13 @@ static void count(struct kni_film *f, const struct kni_spectral_job *job, const 
 }
 
 static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_bed *bed, const struct kni_profile *profile, enum kn_preset preset, uint32_t is_v,
-                                    struct kn_err *err)
+                                    bool text_order, struct kn_err *err)
 {
     const struct kni_container_header header = {.meta = meta_of(bed, preset, 0), .tiling.tokens_per_picture = CHUNK};
     const struct kni_spectral_geometry g = kni_spectral_geometry_of(profile, &header, is_v);
     const struct kni_kv_view view = kni_eval_bed_clean(bed);
     struct kni_spectral_layout x = {0};
+    uint8_t *orders; /* [chunk][K, V][token], as all of a chunk's triples share one */
     f->content = KNI_HEVC_CONTENT_NOISE;
     f->width = g.width;
     f->height = g.height;
@@ -121,6 +125,9 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
     f->row_scale = kni_alloc(KNI_ALLOC_TAG_SCRATCH, (size_t)g.n_triples * g.height * sizeof *f->row_scale, 0);
     if (!f->flat || !f->row_scale)
         return kni_err_set(err, KN_E_NOMEM, "no memory for a picture of %u x %u", g.width, g.height);
+    orders = kni_alloc(KNI_ALLOC_TAG_SCRATCH, (size_t)f->n_chunks * 2 * CHUNK, 0);
+    if (!orders)
+        return kni_err_set(err, KN_E_NOMEM, "no memory for the order of %u chunks", f->n_chunks);
     memset(f->flat, KNI_SPECTRAL_BLANK, (size_t)g.width * g.height);
     for (uint32_t i = 0; i < g.n_triples; i++)
         kni_spectral_row_scale(profile, is_v, kni_spectral_preset(preset), i, g.height, f->row_scale + (size_t)i * g.height);
@@ -134,16 +141,19 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
                                        .meta = &meta,
                                        .view = &view,
                                        .preset = kni_spectral_preset(preset),
-                                       .n_sinks = kni_spectral_n_sinks(profile, &meta)};
+                                       .n_sinks = kni_spectral_n_sinks(profile, &meta),
+                                       .order = text_order ? NULL : orders + (size_t)(i % f->n_chunks) * 2 * CHUNK};
         x.escape_used = 0; /* escapes travel apart from the pictures */
         for (uint32_t t = 0; status == KN_OK && t < g.n_pictures; t++)
             status = kni_spectral_draw(&job, &g, i / f->n_chunks, is_v, t, picture_at(f, i, t), err);
         if (status == KN_OK)
             count(f, &job, &g, i, is_v);
     }
+    f->order_bytes = text_order ? 0 : f->n_chunks * kni_spectral_order_bytes(CHUNK) / 2; /* of K or V */
     kni_spectral_close(&x.transform);
     kni_free(x.escapes.values);
     kni_free(x.escape_bytes);
+    kni_free(orders);
     return status;
 }
 
@@ -189,10 +199,10 @@ static enum kn_status draw_tiles(struct kni_film *f, const struct kni_eval_bed *
 }
 
 enum kn_status kni_film_make(struct kni_film *f, const struct kni_eval_bed *bed, const struct kni_profile *profile, enum kn_preset preset, uint32_t is_v,
-                             struct kn_err *err)
+                             bool text_order, struct kn_err *err)
 {
     *f = (struct kni_film){.n_chunks = bed->n_prefix / CHUNK};
-    enum kn_status status = preset == KN_PRESET_TILES ? draw_tiles(f, bed, is_v, err) : draw_spectral(f, bed, profile, preset, is_v, err);
+    enum kn_status status = preset == KN_PRESET_TILES ? draw_tiles(f, bed, is_v, err) : draw_spectral(f, bed, profile, preset, is_v, text_order, err);
     if (status)
         kni_film_free(f);
     return status;

@@ -13,8 +13,8 @@
 
 struct kni_slices;
 
-/* tools: bits of enum kni_hevc_tool. n_slices: of a picture, 0: chosen by size. threads: NULL codes slices one after the other. Film and threads are borrowed while the handle lives. KN_E_NOMEM,
- * KN_E_ARG (the encoder does not take such pictures). */
+/* tools: bits of enum kni_hevc_tool. n_slices: of a picture, 0: chosen by size. threads: NULL codes slices one after the other. Film
+ * and threads are borrowed while the handle lives. KN_E_NOMEM, KN_E_ARG (the encoder does not take such pictures). */
 enum kn_status kni_slices_open(struct kni_slices **out, const struct kni_film *film, uint32_t tools, uint32_t n_slices, struct kni_threads *threads,
                                struct kn_err *err);
 void kni_slices_close(struct kni_slices **slices);

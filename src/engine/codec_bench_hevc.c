@@ -93,7 +93,7 @@ struct bench {
 };
 
 /* What became of a film. */
-struct result { uint64_t n_bytes, slices_bytes, encode_ns, encode_wall_ns, streams_ns, slices_ns, decode_ns; bool exact; };
+struct result { uint64_t n_bytes, slices_bytes, encode_ns, encode_wall_ns, streams_ns, streams_core_ns, slices_ns, slices_core_ns, decode_ns; bool exact; };
 
 /* ---- encoding */
 
@@ -164,8 +164,9 @@ static enum kn_status decode_all(const struct bench *b, bool *same, struct kn_er
     *same = status == KN_OK;
     if (status != KN_E_FORMAT)
         return status;
-    kni_log(KN_LOG_LEVEL_WARN, "bench", "%s of %s%s%s, stream %u of %s, does not come back: %s", b->preset, b->coder->encoder, b->coder->tools ? ", tools " : "",
-            b->coder->tools ? b->coder->tools : "", i - 1, f == b->films ? "K" : "V", err->text);
+    const char *tools = b->coder->tools;
+    kni_log(KN_LOG_LEVEL_WARN, "bench", "%s of %s%s%s, stream %u of %s, does not come back: %s", b->preset, b->coder->encoder, tools ? ", tools " : "",
+            tools ? tools : "", i - 1, f == b->films ? "K" : "V", err->text);
     *err = (struct kn_err){0};
     return KN_OK;
 }
@@ -227,7 +228,6 @@ static uint64_t coded_bytes(const struct bench *b)
 static enum kn_status measure(struct bench *b, struct result *r, struct kn_err *err)
 {
     const bool ours = b->coder->opts.encoder == KN_HEVC_ENCODER_KINEMA, several = b->opts.n_threads > 1 && !b->coder->ablation;
-    uint64_t unused;
     enum kn_status status = KN_OK;
     if (b->coder->ablation)
         status = kni_slices_open(&b->slices, b->film, b->coder->flags, 0, NULL, err);
@@ -241,14 +241,14 @@ static enum kn_status measure(struct bench *b, struct result *r, struct kn_err *
     is_known(b, true);
     status = decode(b, &r->decode_ns, &r->exact, err);
     if (several && status == KN_OK)
-        status = encode(b, HOW_STREAMS, &unused, &r->streams_ns, err);
+        status = encode(b, HOW_STREAMS, &r->streams_core_ns, &r->streams_ns, err);
     if (several && status == KN_OK)
         status = check_again(b, r, err);
     if (!several || !ours || status)
         goto done;
     status = kni_slices_open(&b->slices, b->film, kni_hevc_encoder_tools(&b->coder->opts), b->opts.n_slices, b->bed.threads, err);
     if (status == KN_OK)
-        status = encode(b, HOW_SLICES, &unused, &r->slices_ns, err);
+        status = encode(b, HOW_SLICES, &r->slices_core_ns, &r->slices_ns, err);
     r->slices_bytes = coded_bytes(b);
     if (status == KN_OK)
         status = check_again(b, r, err);
@@ -262,20 +262,25 @@ static double mb_s(uint64_t n_symbols, uint64_t ns)
     return ns ? (double)n_symbols * 1e3 / (double)ns : 0;
 }
 
-static void emit(const struct bench *b, const char *part, uint64_t n_symbols, double entropy_bytes, const struct result *r)
+/* film: of the part, or of both together as far as it is about sums. */
+static void emit(const struct bench *b, const char *part, const struct kni_film *film, const struct result *r)
 {
+    const uint64_t n_symbols = film->n_symbols;
     const struct kn_codec_bench_hevc_row row = {.preset = b->preset,
                                                 .part = part,
                                                 .encoder = b->coder->encoder,
                                                 .tools = b->coder->tools,
                                                 .n_symbols = n_symbols,
                                                 .n_bytes = r->n_bytes,
-                                                .entropy_bytes = entropy_bytes,
+                                                .order_bytes = film->order_bytes,
+                                                .entropy_bytes = film->entropy_bytes,
                                                 .encode_mb_s = mb_s(n_symbols, r->encode_ns),
                                                 .decode_mb_s = mb_s(n_symbols, r->decode_ns),
                                                 .encode_wall_mb_s = mb_s(n_symbols, r->encode_wall_ns),
                                                 .streams_mb_s = mb_s(n_symbols, r->streams_ns),
                                                 .slices_mb_s = mb_s(n_symbols, r->slices_ns),
+                                                .streams_core_mb_s = mb_s(n_symbols, r->streams_core_ns),
+                                                .slices_core_mb_s = mb_s(n_symbols, r->slices_core_ns),
                                                 .slices_bytes = r->slices_bytes,
                                                 .n_threads = b->opts.n_threads,
                                                 .exact = r->exact};
@@ -290,7 +295,8 @@ static enum kn_status do_coder(struct bench *b, size_t coder, struct kn_err *err
     b->coder = &coders[coder];
     for (uint32_t is_v = 0; is_v < 2 && status == KN_OK && !b->is_missing[coder]; is_v++) {
         char phase[96];
-        snprintf(phase, sizeof phase, "%s, %s, %s%s%s", b->preset, is_v ? "V" : "K", b->coder->encoder, b->coder->tools ? ", tools " : "", b->coder->tools ? b->coder->tools : "");
+        const char *tools = b->coder->tools;
+        snprintf(phase, sizeof phase, "%s, %s, %s%s%s", b->preset, is_v ? "V" : "K", b->coder->encoder, tools ? ", tools " : "", tools ? tools : "");
         if (b->opts.progress)
             b->opts.progress(b->opts.user, phase, (double)b->step / b->n_steps);
         b->step++;
@@ -309,13 +315,18 @@ static enum kn_status do_coder(struct bench *b, size_t coder, struct kn_err *err
                           .encode_ns = r[0].encode_ns + r[1].encode_ns,
                           .encode_wall_ns = r[0].encode_wall_ns + r[1].encode_wall_ns,
                           .streams_ns = r[0].streams_ns + r[1].streams_ns,
+                          .streams_core_ns = r[0].streams_core_ns + r[1].streams_core_ns,
                           .slices_ns = r[0].slices_ns + r[1].slices_ns,
+                          .slices_core_ns = r[0].slices_core_ns + r[1].slices_core_ns,
                           .exact = r[0].exact && r[1].exact};
     sum.decode_ns = sum.exact ? r[0].decode_ns + r[1].decode_ns : 0;
     const struct kni_film *k = &b->films[0], *v = &b->films[1];
-    emit(b, "K", k->n_symbols, k->entropy_bytes, &r[0]);
-    emit(b, "V", v->n_symbols, v->entropy_bytes, &r[1]);
-    emit(b, "K+V", k->n_symbols + v->n_symbols, k->entropy_bytes + v->entropy_bytes, &sum);
+    const struct kni_film both = {.n_symbols = k->n_symbols + v->n_symbols,
+                                  .order_bytes = k->order_bytes + v->order_bytes,
+                                  .entropy_bytes = k->entropy_bytes + v->entropy_bytes};
+    emit(b, "K", k, &r[0]);
+    emit(b, "V", v, &r[1]);
+    emit(b, "K+V", &both, &sum);
     return KN_OK;
 }
 
@@ -345,7 +356,7 @@ static enum kn_status do_preset(struct bench *b, enum kn_preset preset, struct k
     uint32_t most = 0;
     b->preset = kni_preset_name(preset);
     for (uint32_t is_v = 0; is_v < 2 && status == KN_OK; is_v++) {
-        status = kni_film_make(&b->films[is_v], &b->bed, b->profile, preset, is_v, err);
+        status = kni_film_make(&b->films[is_v], &b->bed, b->profile, preset, is_v, b->opts.text_order, err);
         most = b->films[is_v].n_streams > most ? b->films[is_v].n_streams : most;
     }
     if (status == KN_OK) {

@@ -137,7 +137,7 @@ static enum kn_status book(const void *data, size_t n_bytes, const struct kni_pr
         size_t size;
         s = kni_container_section(&c, i, &kind, &index, &bytes, &size, err);
         if (kind == KNI_SECTION_KIND_TILES_SCALE || kind == KNI_SECTION_KIND_SPECTRAL_SINKS || kind == KNI_SECTION_KIND_SPECTRAL_ESCAPES ||
-            kind == KNI_SECTION_KIND_EXACT_MODEL)
+            kind == KNI_SECTION_KIND_SPECTRAL_ORDER || kind == KNI_SECTION_KIND_EXACT_MODEL)
             book_half(account, size);
         else if (kind == KNI_SECTION_KIND_SPECTRAL_RANS)
             book_matrices(account, bytes, size, profile->n_parts);

@@ -172,6 +172,34 @@ enum kn_status kn_store_stat(struct kn_store *store, struct kn_store_stat *out)
     return store->ops->stat(store, out);
 }
 
+enum kn_status kn_store_get(struct kn_store *store, const char *prefix, kn_store_bytes_fn fn, void *user, struct kn_err *err)
+{
+    if (!store || !prefix || !fn)
+        return kni_err_set(err, KN_E_ARG, "kn_store_get needs a store, a prefix, and someone to give the bytes to");
+    struct kni_store_list list;
+    struct kni_store_buf buf = {0};
+    struct kni_store_entry entry;
+    struct kn_store_item item;
+    enum kn_status s = store->ops->list(store, prefix, &list);
+    if (s)
+        kni_err_set(err, s, "store: the list of chunks cannot be read");
+    else if (!list.n_rows)
+        s = kni_err_set(err, KN_E_NOT_FOUND, "store: no chunk has a key that begins with \"%.160s\"", prefix);
+    else if (list.n_rows > 1)
+        s = kni_err_set(err, KN_E_ARG, "store: %zu chunks have keys that begin with \"%.160s\": give more of the key", list.n_rows, prefix);
+    else if (!(s = kni_store_get(store, list.first->key, &entry, &buf, err)))
+        s = kni_store_check(&entry, buf.data, buf.n_bytes, err);
+    if (!s) {
+        fill_item(&item, list.first);
+        s = fn(user, &item, buf.data, buf.n_bytes);
+        if (s)
+            kni_err_set(err, s, "store: the chunk was refused by its receiver");
+    }
+    kni_store_buf_fini(&buf);
+    kni_store_list_fini(&list);
+    return s;
+}
+
 enum kn_status kn_store_verify(struct kn_store *store, kn_store_verify_fn fn, void *user)
 {
     struct kni_store_list list;

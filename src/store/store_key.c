@@ -2,10 +2,10 @@
 /*
  * Keys and manifest entries as bytes (doc/format-store.md).
  *
- *     kn1:<32 hex model>:<32 hex profile>:<32 hex chain>:exact-f16-256-v2
- *                                                        tiles-f16-256-v2-l64-p0-h0
- *                                                        medium-f16-256-v2-rans
- *                                                        medium-f16-256-v2-hevc-basic
+ *     kn1:<32 hex model>:<32 hex profile>:<32 hex chain>:exact-f16-256-v3
+ *                                                        tiles-f16-256-v3-l64-p0-h0
+ *                                                        medium-f16-256-v3-rans
+ *                                                        medium-f16-256-v3-hevc-basic
  *
  * The variant carries what the three hashes do not: preset, KV type, tokens in the chunk (the chain names the prefix up to
  * the chunk's end, not where the chunk begins), container version, for tiles its options as they were asked for

@@ -32,6 +32,7 @@ cp "$work/out" "$work/codecs"
 
 # ---- encoders of video: options, rows of both layouts on the tiny model of the fuzzers' corpus, targets, an encoder that is not there
 expect 2 "goes with --encoder" "$bin" bench codec -m "$model" --text "$text" --ablation
+expect 2 "--text-order goes with --encoder" "$bin" bench codec -m "$model" --text "$text" --text-order
 expect 2 "--slices takes 1 to 64" "$bin" bench codec -m "$model" --text "$text" --encoder ours --slices 0
 expect 2 "--hevc-tools goes with --encoder" "$bin" bench codec -m "$model" --text "$text" --hevc-tools full
 expect 2 "say what the model is to read" "$bin" bench codec -m "$model" --encoder ours
@@ -44,6 +45,7 @@ expect 1 "no encoder \"x266\"" video --encoder ours,x266
 expect 1 "no set of tools \"most\"" video --encoder ours --hevc-tools most
 expect 1 "no preset over video \"exact\"" video --encoder ours --only exact
 expect 1 "none.knp" video --encoder ours --profile "$work/none.knp"
+expect 0 "as in the text" video --encoder ours --only tiles --text-order -t 1
 expect 0 "tiles, tools" video --encoder ours,x265-ultrafast --only tiles --hevc-tools full,basic --json
 expect 0 "medium, tools full: bytes above the rows' entropy" video --encoder ours --profile "$work/tiny.knp" --only medium --hevc-tools full -t 1
 expect 0 "" video --encoder ours,x265-ultrafast,x265-medium --profile "$work/tiny.knp" --ablation --json

@@ -32,7 +32,8 @@ case " $* " in
   *' install '*) [ -e "$STATE/install-nothing" ] || for p; do case $p in -*) ;; *) echo "$p" ;; esac; done >>"$STATE/installed" ;;
 esac
 STUB
-run() { # UID, packages that are missing: leaves status, out and err
+options=()
+run() { # UID, packages that are missing beside those for tests: leaves status, out and err
   local uid=$1 p
   shift
   echo "$uid" >"$work/uid"
@@ -41,7 +42,7 @@ run() { # UID, packages that are missing: leaves status, out and err
   for p; do sed -i "/^$p\$/d" "$work/installed"; done
   : >"$work/calls"
   status=0
-  bash "$source_dir/tools/setup" >"$work/out" 2>"$work/err" </dev/null || status=$?
+  bash "$source_dir/tools/setup" "${options[@]}" >"$work/out" 2>"$work/err" </dev/null || status=$?
 }
 wanted() { # STATUS TEXT WHAT
   [ $status -eq "$1" ] || fail "$3: status $status, wanted $1: $(cat "$work/err")"
@@ -57,6 +58,27 @@ run 0 cmake liblmdb-dev
 [ "$(grep -c '^noninteractive: ' "$work/calls")" -eq 2 ] || fail "apt-get may ask questions: $(cat "$work/calls")"
 head -n 1 "$work/calls" | grep -q ' update' || fail "no update before the install: $(cat "$work/calls")"
 tail -n 1 "$work/calls" | grep -q ' install -y .* cmake liblmdb-dev$' || fail "root: it installs something else: $(cat "$work/calls")"
+grep -q x265 "$work/calls" && fail "an encoder under the GPL is installed without being asked for: $(cat "$work/calls")"
+grep -q '^lib[a-z0-9]*265-dev' "$source_dir/tools/packages-test.txt" || fail "tools/packages-test.txt has no encoder to compare with"
+
+# ---- setup --tests: what only comparisons need is installed too, and done without where it cannot be had
+options=(--tests)
+run 1000
+[ $status -eq 0 ] && [ ! -s "$work/calls" ] || fail "tests, not root: status $status, $(cat "$work/calls")"
+wanted 0 'that need libx265-dev will be skipped' "tests, not root"
+run 1000 cmake
+wanted 1 'apt-get install .* cmake libx265-dev$' "tests, not root, more is missing"
+run 0 cmake
+[ $status -eq 0 ] && grep -q ' install .* cmake$' "$work/calls" && grep -q ' install .* libx265-dev$' "$work/calls" || fail "tests, root: $status, $(cat "$work/calls")"
+touch "$work/no-network"
+run 0
+wanted 0 'that need libx265-dev will be skipped' "tests, no network"
+rm "$work/no-network"
+options=(--all)
+run 0
+wanted 2 'usage: tools/setup' "an unknown option"
+options=()
+
 touch "$work/no-network"
 run 0 cmake
 wanted 1 'could not install: cmake' "no network"

@@ -30,7 +30,7 @@ for preset in fine medium small; do
     [ "$(json "$work/b.json" '[o["preset"], o["backend"], o["lossy"]]')" = "[\"$preset\", \"$backend\", true]" ] || fail "$preset $backend: called otherwise"
     [ "$(json "$work/b.json" 'o["fetch_bytes"]')" = "$(json "$work/a.json" 'o["published"]["bytes"]')" ] || fail "$preset $backend: other bytes came back"
     cp "$work/b.json" "$work/$preset-$backend.json"
-    expect 0 ":$preset-f16-64-v2-$backend" "$bin" store ls "$store"
+    expect 0 ":$preset-f16-64-v3-$backend" "$bin" store ls "$store"
   done
   same "$work/$preset-rans.json" "$work/$preset-hevc.json" 'o["kv_digest"]' "$preset by both backends"
 done
@@ -43,7 +43,7 @@ run "$work/a.json" --store "$store" "${video[@]}" --hevc-tools basic
 run "$work/b.json" --store "$store" "${video[@]}" --hevc-tools basic
 [ "$(json "$work/a.json" '[o["fetched_tokens"], o["published"]["errors"], o["hevc_tools"]]')" = '[0, 0, "basic"]' ] || fail "basic tools: streams with others were fetched"
 [ "$(json "$work/b.json" 'o["fetched_tokens"] >= 128 and o["misses"] == 0')" = true ] || fail "basic tools: not fetched"
-expect 0 ":small-f16-64-v2-hevc-basic" "$bin" store ls "$store"
+expect 0 ":small-f16-64-v3-hevc-basic" "$bin" store ls "$store"
 same "$work/small-rans.json" "$work/b.json" 'o["kv_digest"]' "basic tools"
 encoders=(kinema)
 if [ -e "$(dirname "$bin")/libkinema_x265.so" ]; then encoders+=(x265-ultrafast x265-medium); fi
@@ -55,6 +55,20 @@ for encoder in "${encoders[@]}"; do
   same "$work/small-rans.json" "$work/b.json" 'o["kv_digest"]' "$encoder"
 done
 expect 0 "0 bad" "$bin" store verify "$store"
+
+# ---- the video of a stored chunk as pictures
+key=$("$bin" store ls "lmdb:$work/kinema" --json >"$work/ls.json" && json "$work/ls.json" 'o["chunks"][0]["key"]')
+expect 0 "$key" "$bin" store get "lmdb:$work/kinema" "$key" -o "$work/chunk"
+"$bin" codec decode "$work/chunk" -o "$work/pictures.yuv" --json >"$work/d.json" 2>"$work/err" || fail "decode of a chunk: $(cat "$work/err")"
+[ "$(json "$work/d.json" 'o["pictures"] == 2 and o["width"] >= 144 and o["height"] % 16 == 0')" = true ] || fail "pictures of a chunk: $(cat "$work/d.json")"
+python3 - "$work/pictures.yuv" <<'PY' || fail "the first picture of a chunk is not flat, or the second one is"
+import sys
+data = open(sys.argv[1], "rb").read()
+half = len(data) // 2
+sys.exit(set(data[:half]) != {128} or len(set(data[half:])) < 3)
+PY
+
+# ---- kept apart by type and profile
 run "$work/bf16.json" --store "$store" --profile "$profile" --preset small --kv-type bf16
 [ "$(json "$work/bf16.json" 'o["fetched_tokens"]')" = 0 ] || fail "f16 chunks were restored into a bf16 pool"
 "$bin" profile build -m "$tiny" -o "$work/other.knp" --max-tokens 500 "${texts[@]}" >/dev/null 2>&1 || fail "second profile"

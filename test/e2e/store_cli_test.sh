@@ -25,6 +25,18 @@ n=$(json "$work/ls.json" 'o["n_chunks"]')
 [ "$(json "$work/stat.json" 'o["n_orphans"] == 0 and o["used_bytes"] >= o["bytes"]')" = true ] || fail "stat is wrong"
 [ "$(json "$work/verify.json" '[o["n_chunks"], o["n_bad"]]')" = "[$n, 0]" ] || fail "verify: $(cat "$work/verify.json")"
 
+# ---- one chunk as a file
+key=$(json "$work/ls.json" 'o["chunks"][0]["key"]')
+expect 0 "$key" "$bin" store get "$store" "$key" -o "$work/chunk"
+[ "$(stat -c %s "$work/chunk")" = "$(json "$work/ls.json" 'o["chunks"][0]["bytes"]')" ] || fail "get wrote another number of bytes"
+[ "$(head -c 4 "$work/chunk")" = KNC1 ] || fail "get wrote no container"
+expect 1 "give more of the key" "$bin" store get "$store" kn1: -o "$work/none"
+expect 1 "no chunk has a key" "$bin" store get "$store" kn1:xyz -o "$work/none"
+expect 1 "cannot write" "$bin" store get "$store" "$key" -o "$work/no/folder"
+expect 2 "get takes a key" "$bin" store get "$store" -o "$work/none"
+expect 1 "preset is exact over rans" "$bin" codec decode "$work/chunk" -o "$work/none"
+[ ! -e "$work/none" ] || fail "a failed command left a file"
+
 # ---- looking changes nothing
 before=$(sha256sum <"$work/store/data.mdb")
 "$bin" store ls "$store" >/dev/null

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the seeds of chunk_fuzz, hevc_fuzz, profile_fuzz and rans_fuzz into the corpus folder given: small valid chunks of all
- * layouts, valid HEVC sections, small profiles, rANS streams. Run again when the container's format or the encoder's settings change:
+ * Writes the seeds of chunk_fuzz, hevc_fuzz, hevc_reader_fuzz, profile_fuzz and rans_fuzz into the corpus folder given: small valid chunks of all
+ * layouts, valid HEVC sections and streams, small profiles, rANS streams. Run again when the container's format or the encoder's settings change:
  *
  *     ninja codec_corpus && test/codec_corpus test/fuzz/corpus
+ *
+ * Not from here: hevc_reader_fuzz/x265_slow, a film of 64 x 48 by libx265's own interface, preset slow, lossless, with wavefront, rectangular and
+ * asymmetric partitions, deep transform trees, units of 8 to 16 and three references.
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +18,7 @@
 #include "base/le.h"
 #include "codec/codec.h"
 #include "codec/container.h"
+#include "codec/hevc/hevc_encode.h"
 #include "codec/tiles.h"
 #include "support/symbol_matrix.h"
 #include "support/tiny_profile.h"
@@ -128,6 +132,36 @@ static int make_rans(const char *folder, const char *name, int kind)
     return bad;
 }
 
+/* Three pictures of a few loud rows among silent ones and a slope, as a bare stream. */
+static int make_hevc(const char *folder, const char *name, struct kn_hevc_opts opts, enum kni_hevc_content content)
+{
+    enum { W = 48, H = 64, N = 3 };
+    static uint8_t planes[3][W * H];
+    const uint8_t *in[3] = {planes[0], planes[1], planes[2]};
+    const size_t strides[3] = {W, W, W};
+    struct kni_hevc_encoder *e = NULL;
+    struct kni_container_writer w = {0};
+    struct kn_err err = {0};
+    char sub[4096];
+    int bad = kni_hevc_encoder_open(&e, &opts, content, &err) != KN_OK || kni_hevc_encode_begin(e, W, H, N, NULL, &err) != KN_OK;
+    for (uint32_t t = 0; t < N && !bad; t++) {
+        for (uint32_t i = 0; i < 3 * W * H; i++) {
+            uint32_t x = i % W, y = i / W % H;
+            uint32_t loud = t && y % 8 == 0 ? 108 + symbol_random() % 41 : 128, slope = content ? 2 * x + 3 * y + t + symbol_random() % 2 : 128;
+            planes[i / (W * H)][i % (W * H)] = (uint8_t)(y < 32 ? loud : slope);
+        }
+        bad = kni_hevc_encode_picture(e, in, strides, &err) != KN_OK;
+    }
+    bad = bad || kni_hevc_encode_end(e, &w, &err) != KN_OK;
+    if (bad)
+        fprintf(stderr, "%s\n", err.text);
+    snprintf(sub, sizeof sub, "%s/hevc_reader_fuzz", folder);
+    bad = bad || write_file(sub, name, "", 0, w.data + 4 + 4 * N, w.used_bytes - 4 - 4 * N);
+    kni_container_writer_fini(&w);
+    kni_hevc_encoder_close(&e);
+    return bad;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2)
@@ -148,5 +182,8 @@ int main(int argc, char **argv)
            make(to, "tiles_bf16", KN_PRESET_TILES, (struct kni_kv_layout){4, 2, 8, KN_KV_TYPE_BF16}, 16, all) ||
            make_profile(to, "neox", &(struct kn_tiny_profile_opts){.n_layer = 1, .n_kv_head = 1, .d_head = 32, .n_group = 1, .neox = true}) ||
            make_profile(to, "two_ropes", &(struct kn_tiny_profile_opts){.n_layer = 3, .n_kv_head = 1, .d_head = 32, .n_group = 2, .rope_dim = 16, .n_ropes = 2, .n_sinks = 4}) ||
+           make_hevc(to, "ours", (struct kn_hevc_opts){.encoder = KN_HEVC_ENCODER_KINEMA, .n_slices = 2}, KNI_HEVC_CONTENT_TILES) ||
+           make_hevc(to, "ours_basic", (struct kn_hevc_opts){.encoder = KN_HEVC_ENCODER_KINEMA, .tools = KN_HEVC_TOOLS_BASIC}, KNI_HEVC_CONTENT_NOISE) ||
+           make_hevc(to, "x265", (struct kn_hevc_opts){.encoder = KN_HEVC_ENCODER_X265_MEDIUM}, KNI_HEVC_CONTENT_TILES) ||
            make_rans(to, "coded", 0) || make_rans(to, "raw", 1) || make_rans(to, "own_model", 2);
 }

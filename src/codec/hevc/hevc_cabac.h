@@ -6,8 +6,12 @@
  *
  * The standard's coder writes bit by bit and holds back runs that a carry could turn; here finished bits gather in a 64-bit
  * register, four bytes are written at a time, and a carry is added to the bytes already written: it can reach back past a run
- * of 255s but never past the first byte, as the very first bit is always 0 and is not written. All four ranges of a state are one word,
- * so that the load does not wait for the range: a bin costs about ten cycles of latency, and bypass bins come as one number.
+ * of 255s but never past the first byte, as the very first bit is always 0 and is not written.
+ *
+ * Each bin waits for the range that the one before it left, and nothing else should. So contexts are dealt with ahead, in groups
+ * of bins (ops, hevc_context.h); the range lies at its register's top, where finding and doing the shift are two instructions;
+ * all four ranges of a state are one word, so that its load does not wait; and the two symbols differ by that word and a mask,
+ * not by a branch: new range = part + (keep & (range - 255)). Seven cycles of latency a bin. Bypass bins come as one number.
  *
  * Owner: one thread; keep it in a local variable so that it lives in registers.
  */
@@ -21,14 +25,14 @@
 
 struct kni_hevc_cabac {
     uint64_t low;
-    uint32_t range;
+    uint32_t range;   /* in bits 23 to 31 */
     uint32_t pending; /* below 32 between calls */
     uint8_t *at;
 };
 
 static inline void kni_hevc_cabac_begin(struct kni_hevc_cabac *c, uint8_t *out)
 {
-    *c = (struct kni_hevc_cabac){.low = 0, .range = 510, .pending = 0, .at = out};
+    *c = (struct kni_hevc_cabac){.low = 0, .range = 510u << 23, .pending = 0, .at = out};
 }
 
 static inline void kni_hevc_cabac_carry(uint8_t *at)
@@ -54,26 +58,43 @@ static inline void kni_hevc_cabac_drain(struct kni_hevc_cabac *c)
     c->pending -= 32;
 }
 
-static inline void kni_hevc_cabac_bin(struct kni_hevc_cabac *c, const struct kni_hevc_state *states, uint8_t *context, uint32_t bin)
+static inline void kni_hevc_cabac_step(struct kni_hevc_cabac *c, const struct kni_hevc_coding *states, uint32_t op)
 {
-    const uint32_t s = *context;
-    const struct kni_hevc_state *e = &states[s];
-    uint32_t lps = e->lps >> (c->range >> 3 & 24) & 255, mps = c->range - lps;
-    uint32_t is_lps = 0u - ((s ^ bin) & 1);
-    *context = e->next[bin];
-    c->low += mps & is_lps;
-    uint32_t range = mps ^ ((mps ^ lps) & is_lps);
-    uint32_t shift = (uint32_t)__builtin_clz(range) - 23;
-    c->range = range << shift;
+    const uint32_t keep = states->keep[op], part = (uint32_t)(states->range[op] >> (c->range >> 26 & 24)) & 255u << 23;
+    c->low += (c->range - part) >> 23 & ~keep;
+    c->range = part + ((c->range - (255u << 23)) & keep);
+    const uint32_t shift = (uint32_t)__builtin_clz(c->range);
+    c->range <<= shift;
     c->low <<= shift;
     c->pending += shift;
+}
+
+/* A bin is 6 bits at most, so a few of them fit between looks at what is pending. */
+static inline void kni_hevc_cabac_ops(struct kni_hevc_cabac *c, const struct kni_hevc_coding *states, const uint8_t *ops, const uint8_t *end)
+{
+    for (; end - ops >= 3; ops += 3) {
+        kni_hevc_cabac_step(c, states, ops[0]);
+        kni_hevc_cabac_step(c, states, ops[1]);
+        kni_hevc_cabac_step(c, states, ops[2]);
+        kni_hevc_cabac_drain(c);
+    }
+    for (; ops < end; ops++)
+        kni_hevc_cabac_step(c, states, *ops);
+    kni_hevc_cabac_drain(c);
+}
+
+static inline void kni_hevc_cabac_bin(struct kni_hevc_cabac *c, const struct kni_hevc_coding *states, uint8_t *context, uint32_t bin)
+{
+    const uint32_t s = *context;
+    *context = states->next[s][bin];
+    kni_hevc_cabac_step(c, states, s ^ bin);
     kni_hevc_cabac_drain(c);
 }
 
 /* n bins of equal probability, the first one highest; n <= 22. */
 static inline void kni_hevc_cabac_bypass(struct kni_hevc_cabac *c, uint32_t bins, uint32_t n)
 {
-    c->low = (c->low << n) + (uint64_t)bins * c->range;
+    c->low = (c->low << n) + (uint64_t)bins * (c->range >> 23);
     c->pending += n;
     kni_hevc_cabac_drain(c);
 }
@@ -81,8 +102,8 @@ static inline void kni_hevc_cabac_bypass(struct kni_hevc_cabac *c, uint32_t bins
 /* end_of_slice_segment_flag = 0 and the like. */
 static inline void kni_hevc_cabac_go_on(struct kni_hevc_cabac *c)
 {
-    c->range -= 2;
-    uint32_t shift = c->range < 256;
+    c->range -= 2u << 23;
+    uint32_t shift = !(c->range >> 31);
     c->range <<= shift;
     c->low <<= shift;
     c->pending += shift;
@@ -92,7 +113,7 @@ static inline void kni_hevc_cabac_go_on(struct kni_hevc_cabac *c)
 /* The terminating bin = 1, all that is pending, and the stop bit with its zeros. Returns the end. */
 static inline uint8_t *kni_hevc_cabac_end(struct kni_hevc_cabac *c)
 {
-    c->low += c->range - 2;
+    c->low += (c->range >> 23) - 2;
     c->low <<= 7;
     c->pending += 7;
     kni_hevc_cabac_drain(c);

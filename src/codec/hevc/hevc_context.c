@@ -2,6 +2,9 @@
 /* The tables of hevc_context.h. */
 #include "codec/hevc/hevc_context.h"
 
+#include <stdbool.h>
+#include <string.h>
+
 static const uint8_t lps_ranges[64][4] = {
     {128, 176, 208, 240}, {128, 167, 197, 227}, {128, 158, 187, 216}, {123, 150, 178, 205}, {116, 142, 169, 195}, {111, 135, 160, 185}, {105, 128, 152, 175},
     {100, 122, 144, 166}, {95, 116, 137, 158},  {90, 110, 130, 150},  {85, 104, 123, 142},  {81, 99, 117, 135},   {77, 94, 111, 128},   {73, 89, 105, 122},
@@ -62,6 +65,37 @@ void kni_hevc_states_fill(struct kni_hevc_state states[128])
         states[i].next[mps] = (uint8_t)(up * 2 + mps);
         states[i].next[!mps] = (uint8_t)(down * 2 + (state ? mps : !mps));
     }
+}
+
+static void fill_run(struct kni_hevc_coding *coding, uint32_t context, uint32_t bins, uint32_t n)
+{
+    struct kni_hevc_run *run = &coding->runs[context][1u << n | bins];
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t bin = bins >> (n - 1 - i) & 1;
+        run->ops[i] = (uint8_t)(context ^ bin);
+        context = coding->next[context][bin];
+    }
+    run->next = (uint8_t)context;
+}
+
+void kni_hevc_coding_fill(struct kni_hevc_coding *coding)
+{
+    struct kni_hevc_state states[128];
+    kni_hevc_states_fill(states);
+    memset(coding, 0, sizeof *coding);
+    for (uint32_t i = 0; i < 128; i++) {
+        const bool less = i & 1; /* as an op */
+        for (uint32_t q = 0; q < 4; q++) {
+            uint32_t lps = states[i].lps >> 8 * q & 255;
+            coding->range[i] |= (uint64_t)(less ? lps : 255 - lps) << (23 + 8 * q);
+        }
+        coding->keep[i] = less ? 0 : UINT32_MAX;
+        memcpy(coding->next[i], states[i].next, 2);
+    }
+    for (uint32_t context = 0; context < 128; context++)
+        for (uint32_t n = 0; n <= 4; n++)
+            for (uint32_t bins = 0; bins < 1u << n; bins++)
+                fill_run(coding, context, bins, n);
 }
 
 void kni_hevc_contexts_init(uint8_t contexts[KNI_HEVC_N_CONTEXTS], uint32_t init_type, int32_t qp)

@@ -44,14 +44,32 @@ enum kni_hevc_context {
 #define KNI_HEVC_SIG_CHROMA 27u /* chroma's first of the 42 */
 #define KNI_HEVC_SIG_SINGLE 42u
 
-/* What coding a bin does to a context and to the range: index state * 2 + most probable symbol. */
+/* What a bin does to a context and to the range: index state * 2 + most probable symbol. */
 struct kni_hevc_state {
     uint32_t lps;    /* range of the less probable symbol, a byte for each quarter of the range, lowest quarter in the lowest byte */
     uint8_t next[2]; /* after bin 0, after bin 1 */
     uint8_t pad[2];
 };
 
+/*
+ * The same for coding at speed. An op is a bin whose context has been dealt with: state * 2, and 1 for the less probable symbol; a run is
+ * up to four bins of one context, which move it at once.
+ */
+struct kni_hevc_run {
+    uint8_t ops[4];
+    uint8_t next; /* the context after them */
+    uint8_t pad[3];
+};
+struct kni_hevc_coding {
+    uint64_t range[128];               /* by op: a byte for each quarter of the range, the lowest quarter's from bit 23 on: the less probable symbol's
+                                        * range, of the other symbol 255 less that */
+    uint32_t keep[128];                /* by op: all ones where the range is reduced, 0 where it is replaced */
+    uint8_t next[128][2];              /* by context: after bin 0, after bin 1 */
+    struct kni_hevc_run runs[128][32]; /* by context, then a one and the bins, first one highest */
+};
+
 void kni_hevc_states_fill(struct kni_hevc_state states[128]);
+void kni_hevc_coding_fill(struct kni_hevc_coding *coding);
 /* init_type 0: I slices; 1, 2: P slices (cabac_init_flag 0, 1). qp: SliceQpY, 0..51. */
 void kni_hevc_contexts_init(uint8_t contexts[KNI_HEVC_N_CONTEXTS], uint32_t init_type, int32_t qp);
 

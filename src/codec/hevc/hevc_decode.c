@@ -30,8 +30,8 @@ struct kni_hevc_decoder {
     AVFrame *frame;
     uint8_t *unit; /* the current access unit and its padding */
     size_t unit_capacity;
-    uint32_t width, height; /* of the current stream */
-    uint32_t tools;         /* that it may use */
+    struct kni_hevc_expect expect; /* of the current stream */
+    uint32_t n_in, n_out;          /* its units and pictures so far */
     size_t picture_bytes;   /* of each buffer */
     int line_bytes, lines;  /* of a plane, padded */
     uint8_t *spare[MAX_PICTURES];
@@ -144,12 +144,12 @@ static enum kn_status make_decoder(struct kni_hevc_decoder **out, struct kn_err 
     return r < 0 ? kni_err_set(err, KN_E_UNSUPPORTED, "libavcodec could not open its HEVC decoder (%d)", r) : KN_OK;
 }
 
-static void set_size(struct kni_hevc_decoder *d, uint32_t width, uint32_t height)
+static void set_stream(struct kni_hevc_decoder *d, const struct kni_hevc_expect *expect)
 {
-    d->width = width;
-    d->height = height;
-    d->line_bytes = (int)((width + 63) / 64 * 64);
-    d->lines = (int)((height + 63) / 64 * 64);
+    d->expect = *expect;
+    d->n_in = d->n_out = 0;
+    d->line_bytes = (int)((expect->width + 63) / 64 * 64);
+    d->lines = (int)((expect->height + 63) / 64 * 64);
     d->picture_bytes = 3 * (size_t)d->line_bytes * (size_t)d->lines + 128; /* SIMD may read a little past the end */
 }
 
@@ -180,8 +180,9 @@ static enum kn_status copy_unit(struct kni_hevc_decoder *d, const uint8_t *bytes
 }
 
 /* Hands out what the decoder has finished. */
-static enum kn_status take_pictures(struct kni_hevc_decoder *d, uint32_t *n_out, uint32_t n_pictures, kni_hevc_picture_fn fn, void *user, struct kn_err *err)
+static enum kn_status take_pictures(struct kni_hevc_decoder *d, kni_hevc_picture_fn fn, void *user, struct kn_err *err)
 {
+    const struct kni_hevc_expect *x = &d->expect;
     for (;;) {
         int r = avcodec_receive_frame(d->context, d->frame);
         if (r == AVERROR(EAGAIN) || r == AVERROR_EOF)
@@ -189,85 +190,103 @@ static enum kn_status take_pictures(struct kni_hevc_decoder *d, uint32_t *n_out,
         if (r == AVERROR(ENOMEM))
             return no_memory(err);
         if (r < 0)
-            return bad(err, *n_out, "cannot be decoded");
+            return bad(err, d->n_out, "cannot be decoded");
         const AVFrame *f = d->frame;
         enum kn_status s = KN_OK;
-        if (f->format != AV_PIX_FMT_YUV444P || f->width != (int)d->width || f->height != (int)d->height)
-            s = bad(err, *n_out, "has the wrong size or format");
+        if (f->format != AV_PIX_FMT_YUV444P || f->width != (int)x->width || f->height != (int)x->height)
+            s = bad(err, d->n_out, "has the wrong size or format");
         else if (f->decode_error_flags || f->flags & AV_FRAME_FLAG_CORRUPT)
-            s = bad(err, *n_out, "is damaged");
-        else if (*n_out >= n_pictures)
-            s = bad(err, *n_out, "is one too many");
+            s = bad(err, d->n_out, "is damaged");
+        else if (d->n_out >= d->n_in || (x->n_pictures && d->n_out >= x->n_pictures))
+            s = bad(err, d->n_out, "is one too many");
         if (s == KN_OK) {
             const uint8_t *const planes[3] = {f->data[0], f->data[1], f->data[2]};
             const size_t strides[3] = {(size_t)f->linesize[0], (size_t)f->linesize[1], (size_t)f->linesize[2]};
-            s = fn(user, *n_out, planes, strides, err);
+            s = fn(user, d->n_out, planes, strides, err);
         }
         av_frame_unref(d->frame);
         if (s != KN_OK)
             return s;
-        ++*n_out;
+        d->n_out++;
     }
 }
 
-static enum kn_status decode_section(struct kni_hevc_decoder *d, const uint8_t *bytes, size_t n_bytes, uint32_t n_pictures,
-                                     kni_hevc_picture_fn fn, void *user, struct kn_err *err)
+/* Sends a unit, or the end, and hands out what is finished. On failure the decoder goes. */
+static enum kn_status feed(struct kni_hevc_decoder **decoder, AVPacket *packet, kni_hevc_picture_fn fn, void *user, struct kn_err *err)
 {
-    uint64_t table = 4 + 4 * (uint64_t)n_pictures, at = table;
-    if (n_bytes < table || kni_le32_get(bytes) != n_pictures)
-        return kni_err_set(err, KN_E_FORMAT, "HEVC section of %zu bytes does not hold the %u pictures expected", n_bytes, n_pictures);
-    uint32_t n_out = 0;
-    for (uint32_t i = 0; i <= n_pictures; i++) {
-        int r;
-        if (i < n_pictures) {
-            uint32_t size = kni_le32_get(bytes + 4 + 4 * (size_t)i);
-            if (size > n_bytes - at)
-                return bad(err, i, "reaches past its section");
-            const char *why = kni_hevc_check_unit_tools(bytes + at, size, i == 0, d->width, d->height, d->tools);
-            if (why)
-                return bad(err, i, why);
-            enum kn_status s = copy_unit(d, bytes + at, size, err);
-            if (s != KN_OK)
-                return s;
-            at += size;
-            r = avcodec_send_packet(d->context, d->packet);
-        } else {
-            r = avcodec_send_packet(d->context, NULL);
-        }
-        if (r == AVERROR(ENOMEM))
-            return no_memory(err);
-        if (r < 0)
-            return bad(err, i, "cannot be decoded");
-        enum kn_status s = take_pictures(d, &n_out, n_pictures, fn, user, err);
-        if (s != KN_OK)
-            return s;
-    }
-    if (at != n_bytes)
-        return kni_err_set(err, KN_E_FORMAT, "HEVC section has %llu bytes after its last picture", (unsigned long long)(n_bytes - at));
-    return n_out == n_pictures ? KN_OK : bad(err, n_out, "is missing");
+    struct kni_hevc_decoder *d = *decoder;
+    int r = avcodec_send_packet(d->context, packet);
+    enum kn_status s = r == AVERROR(ENOMEM) ? no_memory(err) : r < 0 ? bad(err, d->n_in - !!packet, "cannot be decoded") : take_pictures(d, fn, user, err);
+    size_t held = sizeof *d + d->unit_capacity + d->n_peak * d->picture_bytes;
+    if (held > d->peak_bytes)
+        d->peak_bytes = held;
+    if (s != KN_OK)
+        kni_hevc_decoder_close(decoder);
+    return s;
 }
 
-enum kn_status kni_hevc_decode_expect(struct kni_hevc_decoder **decoder, const uint8_t *bytes, size_t n_bytes, const struct kni_hevc_expect *expect,
-                                      kni_hevc_picture_fn fn, void *user, struct kn_err *err)
+enum kn_status kni_hevc_decode_begin(struct kni_hevc_decoder **decoder, const struct kni_hevc_expect *expect, struct kn_err *err)
 {
     uint32_t width = expect->width, height = expect->height;
-    assert(width && height && width <= KNI_HEVC_MAX_SIDE && height <= KNI_HEVC_MAX_SIDE && expect->n_pictures);
-    if (*decoder && ((*decoder)->width != width || (*decoder)->height != height))
+    assert(width && height && width <= KNI_HEVC_MAX_SIDE && height <= KNI_HEVC_MAX_SIDE);
+    if (*decoder && ((*decoder)->expect.width != width || (*decoder)->expect.height != height))
         kni_hevc_decoder_close(decoder); /* rare, and simpler than buffers of two sizes */
     enum kn_status s = KN_OK;
     if (*decoder)
         avcodec_flush_buffers((*decoder)->context);
     else
         s = make_decoder(decoder, err);
-    if (s == KN_OK) {
-        struct kni_hevc_decoder *d = *decoder;
-        set_size(d, width, height);
-        d->tools = expect->tools;
-        s = decode_section(d, bytes, n_bytes, expect->n_pictures, fn, user, err);
-        size_t held = sizeof *d + d->unit_capacity + d->n_peak * d->picture_bytes;
-        if (held > d->peak_bytes)
-            d->peak_bytes = held;
+    if (s == KN_OK)
+        set_stream(*decoder, expect);
+    else
+        kni_hevc_decoder_close(decoder);
+    return s;
+}
+
+enum kn_status kni_hevc_decode_unit(struct kni_hevc_decoder **decoder, const uint8_t *bytes, size_t n_bytes, kni_hevc_picture_fn fn, void *user,
+                                    struct kn_err *err)
+{
+    struct kni_hevc_decoder *d = *decoder;
+    const char *why = kni_hevc_check_unit_tools(bytes, n_bytes, d->n_in == 0, d->expect.width, d->expect.height, d->expect.tools);
+    enum kn_status s = why ? bad(err, d->n_in, why) : copy_unit(d, bytes, n_bytes, err);
+    if (s != KN_OK) {
+        kni_hevc_decoder_close(decoder);
+        return s;
     }
+    d->n_in++;
+    return feed(decoder, d->packet, fn, user, err);
+}
+
+enum kn_status kni_hevc_decode_end(struct kni_hevc_decoder **decoder, kni_hevc_picture_fn fn, void *user, struct kn_err *err)
+{
+    enum kn_status s = feed(decoder, NULL, fn, user, err);
+    if (s != KN_OK || (*decoder)->n_out == (*decoder)->n_in)
+        return s;
+    s = bad(err, (*decoder)->n_out, "is missing");
+    kni_hevc_decoder_close(decoder);
+    return s;
+}
+
+enum kn_status kni_hevc_decode_expect(struct kni_hevc_decoder **decoder, const uint8_t *bytes, size_t n_bytes, const struct kni_hevc_expect *expect,
+                                      kni_hevc_picture_fn fn, void *user, struct kn_err *err)
+{
+    uint32_t n_pictures = expect->n_pictures;
+    uint64_t at = 4 + 4 * (uint64_t)n_pictures;
+    assert(n_pictures);
+    enum kn_status s = kni_hevc_decode_begin(decoder, expect, err);
+    if (s != KN_OK)
+        return s;
+    if (n_bytes < at || kni_le32_get(bytes) != n_pictures)
+        s = kni_err_set(err, KN_E_FORMAT, "HEVC section of %zu bytes does not hold the %u pictures expected", n_bytes, n_pictures);
+    for (uint32_t i = 0; s == KN_OK && i < n_pictures; i++) {
+        uint32_t size = kni_le32_get(bytes + 4 + 4 * (size_t)i);
+        s = size > n_bytes - at ? bad(err, i, "reaches past its section") : kni_hevc_decode_unit(decoder, bytes + at, size, fn, user, err);
+        at += size;
+    }
+    if (s == KN_OK)
+        s = kni_hevc_decode_end(decoder, fn, user, err);
+    if (s == KN_OK && at != n_bytes)
+        s = kni_err_set(err, KN_E_FORMAT, "HEVC section has %llu bytes after its last picture", (unsigned long long)(n_bytes - at));
     if (s != KN_OK)
         kni_hevc_decoder_close(decoder);
     return s;

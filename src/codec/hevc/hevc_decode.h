@@ -24,11 +24,18 @@ struct kni_hevc_decoder;
 /* Called once a picture, in order. planes are borrowed for the call. Anything but KN_OK ends decoding with that status. */
 typedef enum kn_status (*kni_hevc_picture_fn)(void *user, uint32_t index, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err);
 
-/* What a section must be. */
+/* What a stream must be. */
 struct kni_hevc_expect {
     uint32_t width, height, n_pictures;
     uint32_t tools; /* bits of enum kni_hevc_tool that it may use */
 };
+
+/* Unit by unit: begin, an access unit at a time, end, which hands out what the decoder still holds. expect->n_pictures 0: any number. *decoder
+ * and failures as for kni_hevc_decode_expect. */
+enum kn_status kni_hevc_decode_begin(struct kni_hevc_decoder **decoder, const struct kni_hevc_expect *expect, struct kn_err *err);
+enum kn_status kni_hevc_decode_unit(struct kni_hevc_decoder **decoder, const uint8_t *bytes, size_t n_bytes, kni_hevc_picture_fn fn, void *user,
+                                    struct kn_err *err);
+enum kn_status kni_hevc_decode_end(struct kni_hevc_decoder **decoder, kni_hevc_picture_fn fn, void *user, struct kn_err *err);
 
 /* Decodes a whole section, which must be what is expected. *decoder may be NULL: it is made and kept
  * for the next call. After a failure the decoder is dropped and *decoder is NULL again. KN_E_FORMAT, KN_E_NOMEM,

@@ -24,8 +24,8 @@ struct kni_hevc_encoder {
     const char *preset;                  /* the plugin's */
     void *stream;                        /* the plugin's encoder, kept for streams of the same size */
     uint32_t width, height;
-    uint32_t n_pictures, n_units;
-    uint32_t *unit_bytes; /* n_pictures sizes */
+    uint32_t n_pictures, n_units; /* of the stream, 0: as many as come; coded so far */
+    uint32_t *unit_bytes;         /* n_pictures sizes */
     size_t unit_capacity;
     uint8_t *payload;
     size_t payload_bytes, payload_capacity;
@@ -137,7 +137,9 @@ static enum kn_status keep_unit(struct kni_hevc_encoder *e, size_t n_bytes, stru
     if (n_bytes > UINT32_MAX)
         return kni_err_set(err, KN_E_UNSUPPORTED, "an HEVC access unit of %zu bytes is more than a section holds", n_bytes);
     e->payload_bytes += n_bytes;
-    e->unit_bytes[e->n_units++] = (uint32_t)n_bytes;
+    if (e->n_pictures)
+        e->unit_bytes[e->n_units] = (uint32_t)n_bytes;
+    e->n_units++;
     return KN_OK;
 }
 
@@ -245,7 +247,7 @@ static enum kn_status own_picture(struct kni_hevc_encoder *e, const uint8_t *con
     enum kn_status s = make_unit_room(e, kni_hevc_lossless_unit_bound(e->own), err);
     if (s == KN_OK)
         s = keep_unit(e, kni_hevc_lossless_unit(e->own, &job, e->payload + e->payload_bytes), err);
-    if (s == KN_OK && e->n_units < e->n_pictures)
+    if (s == KN_OK && e->n_units != e->n_pictures)
         s = keep_picture(e, planes, strides, err);
     return s;
 }
@@ -255,7 +257,6 @@ static enum kn_status own_picture(struct kni_hevc_encoder *e, const uint8_t *con
 enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, uint32_t n_pictures, const uint16_t *row_scale,
                                      struct kn_err *err)
 {
-    assert(n_pictures >= 1);
     e->n_pictures = n_pictures;
     e->n_units = 0;
     e->payload_bytes = 0;
@@ -276,16 +277,24 @@ enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width,
 
 enum kn_status kni_hevc_encode_picture(struct kni_hevc_encoder *e, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
 {
-    assert(e->n_units < e->n_pictures);
+    assert(!e->n_pictures || e->n_units < e->n_pictures);
     enum kn_status s = e->plugin ? plugin_picture(e, planes, strides, err) : own_picture(e, planes, strides, err);
     if (s != KN_OK)
         end_stream(e);
     return s;
 }
 
+void kni_hevc_encode_take(struct kni_hevc_encoder *e, const uint8_t **bytes, size_t *n_bytes)
+{
+    assert(!e->n_pictures);
+    *bytes = e->payload;
+    *n_bytes = e->payload_bytes;
+    e->payload_bytes = 0;
+}
+
 enum kn_status kni_hevc_encode_end(struct kni_hevc_encoder *e, struct kni_container_writer *w, struct kn_err *err)
 {
-    assert(e->n_units == e->n_pictures);
+    assert(e->n_pictures && e->n_units == e->n_pictures);
     size_t table = 4 + 4 * (size_t)e->n_pictures;
     uint8_t *room = kni_container_writer_reserve(w, table + e->payload_bytes);
     if (!room)

@@ -29,10 +29,12 @@ enum kn_status kni_hevc_encoder_open(struct kni_hevc_encoder **out, const struct
 void kni_hevc_encoder_close(struct kni_hevc_encoder **encoder);
 
 /* A stream: begin, n_pictures times picture, end. After a failure, begin starts afresh. width and height: 16
- * to 8192. row_scale: as in struct kni_hevc_lossless_opts, borrowed for the call, or NULL. */
+ * to 8192. n_pictures 0: as many as come, and no end: each picture's bytes are taken. row_scale: as in struct kni_hevc_lossless_opts, borrowed for the call, or NULL. */
 enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, uint32_t n_pictures, const uint16_t *row_scale,
                                      struct kn_err *err);
 enum kn_status kni_hevc_encode_picture(struct kni_hevc_encoder *e, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err);
+/* Of a stream without end: the access units since the last call, borrowed until the next call of anything here. */
+void kni_hevc_encode_take(struct kni_hevc_encoder *e, const uint8_t **bytes, size_t *n_bytes);
 /* Writes the section's bytes to w; the caller ends the section. */
 enum kn_status kni_hevc_encode_end(struct kni_hevc_encoder *e, struct kni_container_writer *w, struct kn_err *err);
 

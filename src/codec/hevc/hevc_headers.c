@@ -44,15 +44,33 @@ static size_t align(struct bits *b)
     return b->n_bits / 8;
 }
 
+/* From i on by eights past what has no zero byte, as long as there are eight of the n at bytes. */
+static size_t skip_to_zero(const uint8_t *bytes, size_t i, size_t n)
+{
+    const uint64_t ones = 0x0101010101010101u;
+    for (; i + 8 <= n; i += 8) {
+        uint64_t word;
+        memcpy(&word, bytes + i, 8);
+        if ((word - ones) & ~word & ones << 7)
+            return i;
+    }
+    return i;
+}
+
 size_t kni_hevc_escape(uint8_t *payload, size_t n)
 {
     size_t n_more = 0, zeros = 0;
-    for (size_t i = 0; i < n; i++) { /* the usual slice: nothing to insert */
-        if (zeros >= 2 && payload[i] <= 3) {
-            n_more++;
-            zeros = 0;
+    for (size_t i = 0; i < n; i++) { /* one byte of 256 is zero: most are passed over by words */
+        if (!zeros)
+            i = skip_to_zero(payload, i, n);
+        for (const size_t end = i + 8 < n ? i + 8 : n; i < end; i++) {
+            if (zeros >= 2 && payload[i] <= 3) {
+                n_more++;
+                zeros = 0;
+            }
+            zeros = payload[i] ? 0 : zeros + 1;
         }
-        zeros = payload[i] ? 0 : zeros + 1;
+        i--;
     }
     if (!n_more)
         return n;

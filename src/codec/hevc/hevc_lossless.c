@@ -14,7 +14,27 @@
 #define SLICE_SAMPLES (1u << 20) /* of a plane */
 #define MIX_RATIO 3u
 #define MIX_FLOOR 512u /* a quarter a symbol */
-#define HEADER_BOUND 64u /* of a slice: start code, NAL header, slice header */
+#define HEADER_BOUND 128u /* of a slice: start code, NAL header, slice header with the weights of 5 references; and the stop bit */
+
+/*
+ * Most bits of 8 x 8 samples of all planes, without emulation prevention.
+ *
+ * Bins with contexts. A bin costs log2(range before / range after), at most that of the worst range in 256..510: a number for each
+ * state and symbol. The bins of one context walk through the states, so n of them cost no more than n times the worst mean of any
+ * cycle, and a constant for where the walk begins. The worst cycle is the less probable symbol in state 0, again and again:
+ * log2(319 / 128) = 1.3175 bits a bin; the constant is 14.72 bits a context (both by relaxation over all 126 steps).
+ *
+ * 4 x 4 samples have a flag of their own, 16 significance flags, at most 8 flags "above 1" and one "above 2": 26 bins, 34.26 bits.
+ * 16 signs. What is left of 16 magnitudes of at most 255 fills most when each is 255 while rice climbs from 0: 18 + 17 + 16 + 15 + 12 * 14
+ * = 234 bits with rice up to 4; 184 bits with persistent Rice, which begins with 0 and goes on to 7, where a magnitude has 9 bits
+ * (the most over all sequences of magnitudes, and of first values of rice).
+ *
+ * What units and blocks of 8 x 8 say besides (larger ones say less a sample): at most 64 bins, 30 of them where blocks end, and 32
+ * bypass bins: 116.32 bits. 12 * (34.26 + 16 + 234) + 116.32 = 3,527.4; with 184: 2,927.4.
+ */
+#define CELL_BYTES 441u
+#define CELL_BYTES_RICE 366u
+#define CONTEXTS_BYTES 288u /* 156 * 14.72 bits */
 
 static bool in_range(const struct kni_hevc_lossless_opts *o)
 {
@@ -104,7 +124,7 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
     e->coded_height = (o->height + 7) / 8 * 8;
     e->tools = kni_hevc_content_tools(o->tools, o->content);
     e->content = o->content;
-    kni_hevc_states_fill(e->states);
+    kni_hevc_coding_fill(&e->states);
     e->ctb_log2 = CTB_LOG2;
     e->ctb_cols = (e->coded_width + (1u << CTB_LOG2) - 1) >> CTB_LOG2;
     e->ctb_rows = (e->coded_height + (1u << CTB_LOG2) - 1) >> CTB_LOG2;
@@ -148,8 +168,10 @@ uint32_t kni_hevc_lossless_n_slices(const struct kni_hevc_lossless *e)
 
 size_t kni_hevc_lossless_slice_bound(const struct kni_hevc_lossless *e, uint32_t i)
 {
-    size_t samples = 3 * (size_t)((e->slice_row[i + 1] - e->slice_row[i]) << e->ctb_log2) * (e->ctb_cols << e->ctb_log2);
-    return HEADER_BOUND + samples * 6;
+    const uint32_t end = e->slice_row[i + 1] << e->ctb_log2, rows = (end < e->coded_height ? end : e->coded_height) - (e->slice_row[i] << e->ctb_log2);
+    const size_t cells = (size_t)(e->coded_width / 8) * (rows / 8);
+    const size_t bytes = CONTEXTS_BYTES + cells * (e->tools & KNI_HEVC_TOOL_RICE ? CELL_BYTES_RICE : CELL_BYTES);
+    return HEADER_BOUND + bytes + bytes / 2; /* emulation prevention: at most a byte more after two */
 }
 
 size_t kni_hevc_lossless_unit_bound(const struct kni_hevc_lossless *e)

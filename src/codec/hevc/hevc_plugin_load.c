@@ -57,7 +57,7 @@ enum kn_status kni_hevc_plugin_load(const struct kn_hevc_plugin **out, struct kn
         const struct kn_hevc_plugin *plugin = get ? get() : NULL;
         if (!library)
             s = kni_err_set(err, KN_E_UNSUPPORTED, "the HEVC encoder x265 needs the plugin " PLUGIN_FILE
-                            " next to kinema: install libx265 (libx265-dev) and build with KN_X265=ON, or use the encoder kinema");
+                            " next to kinema: install libx265-dev (tools/setup --tests does) and build again, or use the encoder kinema");
         else if (!plugin || plugin->abi_version != KN_HEVC_PLUGIN_ABI || plugin->struct_bytes != sizeof *plugin)
             s = kni_err_set(err, KN_E_UNSUPPORTED, PLUGIN_FILE " is of another version than this Kinema: build both together");
         else

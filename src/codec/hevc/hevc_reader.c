@@ -84,7 +84,8 @@ static bool make_picture(struct kni_hevc_reader *r, const struct kn_hevc_params 
     r->cells_high = p->height / 4;
     r->stride = p->width;
     r->n_bands = (p->height + r->opts.band_rows - 1) / r->opts.band_rows;
-    if (!kni_mul_size(r->cells_wide, r->cells_high, &n_cells) || !kni_mul_size(n_cells, sizeof *r->cells, &n_cells) || !kni_mul_size(p->width, p->height, &n_samples))
+    if (!kni_mul_size(r->cells_wide, r->cells_high, &n_cells) || !kni_mul_size(n_cells, sizeof *r->cells, &n_cells) ||
+        !kni_mul_size(p->width, p->height, &n_samples))
         return no_memory(r);
     r->cells = kni_calloc(KNI_ALLOC_TAG_CODEC, n_cells, 0);
     r->slice_bands = kni_calloc(KNI_ALLOC_TAG_CODEC, r->n_bands * sizeof *r->slice_bands, 0);
@@ -126,7 +127,7 @@ static bool begin_picture(struct kni_hevc_reader *r)
         return kni_hevc_reader_fail(r, KN_E_FORMAT, "has a picture that is not complete");
     if (!r->stream.n_pictures && !r->header.idr)
         return kni_hevc_reader_fail(r, KN_E_FORMAT, "does not begin with an IDR picture");
-    if (r->params_new && !r->header.idr)
+    if (r->params_new && !r->header.irap)
         return kni_hevc_reader_fail(r, KN_E_FORMAT, "changes its parameter sets within a sequence");
     if (r->params_new && !take_params(r))
         return false;
@@ -175,8 +176,18 @@ static bool finish_slice(struct kni_hevc_reader *r, uint32_t n_ctus, size_t head
     uint32_t row = h->address / s->ctus_wide * s->params.ctu, end = ((h->address + n_ctus - 1) / s->ctus_wide + 1) * s->params.ctu;
     if (end > s->params.height)
         end = s->params.height;
-    struct kn_hevc_slice slice = {.picture = r->picture.index, .index = r->picture.n_slices, .type = h->type, .idr = h->idr, .first_ctu = h->address, .n_ctus = n_ctus,
-                                  .first_row = row, .n_rows = end - row, .qp = h->qp, .n_refs = h->n_refs, .n_bytes = n_bytes, .header_bytes = header_bytes};
+    struct kn_hevc_slice slice = {.picture = r->picture.index,
+                                  .index = r->picture.n_slices,
+                                  .type = h->type,
+                                  .idr = h->idr,
+                                  .first_ctu = h->address,
+                                  .n_ctus = n_ctus,
+                                  .first_row = row,
+                                  .n_rows = end - row,
+                                  .qp = h->qp,
+                                  .n_refs = h->n_refs,
+                                  .n_bytes = n_bytes,
+                                  .header_bytes = header_bytes};
     for (uint32_t i = row / r->opts.band_rows; i * r->opts.band_rows < end; i++) {
         struct kn_hevc_counts c = band_counts(&r->slice_bands[i]);
         add_counts(&slice.counts, &c);
@@ -279,12 +290,14 @@ enum kn_status kni_hevc_reader_read(struct kni_hevc_reader *r, const uint8_t *by
         kni_hevc_reader_fail(r, KN_E_FORMAT, "has an empty access unit");
     size_t lead = at; /* zeros before the start code */
     while (at < n_bytes && r->status == KN_OK) {
-        size_t begin = at + 3, end = find_start(bytes, n_bytes, begin);
+        size_t begin = at + 3, next = find_start(bytes, n_bytes, begin), end = next;
+        while (next < n_bytes && end > begin && !bytes[end - 1]) /* zeros before a start code count as its own */
+            end--;
         r->bytes_since += lead + end - at;
         r->stream.n_bytes += lead + end - at;
         read_nal(r, bytes + begin, end - begin, lead + 3);
-        lead = 0;
-        at = end;
+        lead = next - end;
+        at = next;
     }
     r->err = NULL;
     return r->status;

@@ -64,7 +64,8 @@ static void smooth_border(const struct kni_hevc_reader *r, const struct target *
     if (mode == MODE_DC || n == 4 || distance <= (n == 8 ? 7 : n == 16 ? 1 : 0))
         return;
     int32_t low = border[0], corner = border[2 * n], high = border[4 * n];
-    if (r->sps.params.strong_intra_smoothing && t->plane == 0 && n == 32 && abs(corner + high - 2 * border[3 * n]) < 8 && abs(corner + low - 2 * border[n]) < 8) {
+    if (r->sps.params.strong_intra_smoothing && t->plane == 0 && n == 32 && abs(corner + high - 2 * border[3 * n]) < 8 &&
+        abs(corner + low - 2 * border[n]) < 8) {
         for (int32_t i = 1; i < 64; i++) {
             border[64 - i] = (uint8_t)(((64 - i) * corner + i * low + 32) >> 6);
             border[64 + i] = (uint8_t)(((64 - i) * corner + i * high + 32) >> 6);
@@ -81,8 +82,9 @@ static void planar(const struct target *t, const uint8_t *border)
     uint32_t n = t->size, corner = 2 * n;
     for (uint32_t y = 0; y < n; y++)
         for (uint32_t x = 0; x < n; x++)
-            t->to[y * t->stride + x] = (uint8_t)(((n - 1 - x) * border[corner - 1 - y] + (x + 1) * border[corner + 1 + n] + (n - 1 - y) * border[corner + 1 + x] +
-                                                  (y + 1) * border[corner - 1 - n] + n) >> (t->log2_size + 1));
+            t->to[y * t->stride + x] = (uint8_t)(((n - 1 - x) * border[corner - 1 - y] + (x + 1) * border[corner + 1 + n] +
+                                                  (n - 1 - y) * border[corner + 1 + x] + (y + 1) * border[corner - 1 - n] + n) >>
+                                                 (t->log2_size + 1));
 }
 
 static void flat(const struct target *t, const uint8_t *border)
@@ -105,15 +107,18 @@ static void flat(const struct target *t, const uint8_t *border)
 /* 8.4.4.2.6. Modes below 18 look to the left: the same with the two axes exchanged. */
 static void angular(const struct kni_hevc_reader *r, const struct target *t, uint32_t mode, const uint8_t *border)
 {
-    static const int8_t angles[35] = {0, 0, 32, 26, 21, 17, 13, 9, 5, 2, 0, -2, -5, -9, -13, -17, -21, -26, -32, -26, -21, -17, -13, -9, -5, -2, 0, 2, 5, 9, 13, 17, 21, 26, 32};
-    static const int16_t inverse[15] = {-4096, -1638, -910, -630, -482, -390, -315, -256, -315, -390, -482, -630, -910, -1638, -4096}; /* of modes 11..25 */
+    static const int8_t angles[35] = {0,   0,   32,  26,  21,  17, 13, 9,  5, 2, 0, -2, -5, -9, -13, -17, -21, -26,
+                                      -32, -26, -21, -17, -13, -9, -5, -2, 0, 2, 5, 9,  13, 17, 21,  26,  32};
+    static const int16_t inverse[15] = {-4096, -1638, -910, -630, -482, -390,  -315, -256,
+                                        -315,  -390,  -482, -630, -910, -1638, -4096}; /* of modes 11..25 */
     int32_t n = (int32_t)t->size, corner = 2 * n, angle = angles[mode];
     bool up = mode >= 18;
     int32_t ahead = up ? 1 : -1; /* towards the side that is looked at */
     uint8_t room[3 * MAX_SIZE + 1], *ref = room + MAX_SIZE;
     for (int32_t i = 0; i <= (angle < 0 ? n : 2 * n); i++)
         ref[i] = border[corner + ahead * i];
-    for (int32_t i = -1; angle < 0 && i >= n * angle >> 5; i--)
+    int32_t furthest = n * angle >> 5; /* -1 is never looked at, and would lie outside of the border */
+    for (int32_t i = -1; furthest < -1 && i >= furthest; i--)
         ref[i] = border[corner - ahead * ((i * inverse[mode - 11] + 128) >> 8)];
     size_t along = up ? 1 : t->stride, across = up ? t->stride : 1;
     for (int32_t j = 0; j < n; j++) {
@@ -134,7 +139,8 @@ static void angular(const struct kni_hevc_reader *r, const struct target *t, uin
 void kni_hevc_reader_intra(struct kni_hevc_reader *r, uint32_t x, uint32_t y, uint32_t log2_size, uint32_t plane, uint32_t mode)
 {
     uint8_t border[MAX_BORDER];
-    struct target t = {.to = r->planes[0][plane] + y * r->stride + x, .stride = r->stride, .size = 1u << log2_size, .log2_size = log2_size, .plane = plane};
+    struct target t = {
+        .to = r->planes[0][plane] + y * r->stride + x, .stride = r->stride, .size = 1u << log2_size, .log2_size = log2_size, .plane = plane};
     read_border(r, &t, x, y, border);
     smooth_border(r, &t, mode, border);
     if (mode == MODE_PLANAR)

@@ -27,7 +27,8 @@ struct place { uint8_t x, y; };
 static struct place diagonal(uint32_t i, uint32_t log2)
 {
     static const struct place two[4] = {{0, 0}, {0, 1}, {1, 0}, {1, 1}};
-    static const struct place four[16] = {{0, 0}, {0, 1}, {1, 0}, {0, 2}, {1, 1}, {2, 0}, {0, 3}, {1, 2}, {2, 1}, {3, 0}, {1, 3}, {2, 2}, {3, 1}, {2, 3}, {3, 2}, {3, 3}};
+    static const struct place four[16] = {{0, 0}, {0, 1}, {1, 0}, {0, 2}, {1, 1}, {2, 0}, {0, 3}, {1, 2},
+                                          {2, 1}, {3, 0}, {1, 3}, {2, 2}, {3, 1}, {2, 3}, {3, 2}, {3, 3}};
     if (log2 < 2)
         return log2 ? two[i] : (struct place){0, 0};
     if (log2 == 2)

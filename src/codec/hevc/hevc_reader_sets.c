@@ -347,7 +347,7 @@ bool kni_hevc_reader_pps(struct kni_hevc_reader *r, const uint8_t *payload, size
     if (kni_hevc_bit(b))
         return refuse(r, b, "scaling lists");
     p->lists_modification = kni_hevc_bit(b);
-    kni_hevc_bits_ue(b); /* parallel merge level */
+    p->parallel_merge = kni_hevc_bits_ue(b);
     p->header_extension = kni_hevc_bit(b);
     if (kni_hevc_bit(b)) { /* extensions */
         bool range = kni_hevc_bit(b);

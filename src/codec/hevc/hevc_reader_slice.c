@@ -96,6 +96,8 @@ static bool p_slice(struct kni_hevc_reader *r, struct kni_hevc_bits *b, struct k
     }
     if (r->pps.weighted_pred && !weights(r, b, h))
         return false;
+    if (r->pps.parallel_merge && h->n_refs > 1)
+        h->why = "merges side by side with several references";
     uint32_t less = kni_hevc_bits_ue(b);
     if (less > 4)
         return broken(r, "number of merge candidates");
@@ -146,8 +148,9 @@ bool kni_hevc_reader_slice_header(struct kni_hevc_reader *r, struct kni_hevc_hea
     const struct kni_hevc_sps *s = &r->sps;
     memset(h, 0, sizeof *h);
     h->idr = nal_type == NAL_IDR_W_RADL || nal_type == NAL_IDR_N_LP;
+    h->irap = nal_type >= NAL_IRAP_FIRST;
     h->first = kni_hevc_bit(b);
-    if (nal_type >= NAL_IRAP_FIRST)
+    if (h->irap)
         kni_hevc_bit(b); /* no_output_of_prior_pics */
     uint32_t pps = kni_hevc_bits_ue(b);
     if (!s->valid || !r->pps.valid || pps != r->pps.id || r->pps.sps_id != s->id)
@@ -166,7 +169,7 @@ bool kni_hevc_reader_slice_header(struct kni_hevc_reader *r, struct kni_hevc_hea
     if (type == 0)
         return kni_hevc_reader_fail(r, KN_E_UNSUPPORTED, "has B slices, which this reader does not know");
     h->type = type == 1 ? 'P' : 'I';
-    if (h->type == 'P' && nal_type >= NAL_IRAP_FIRST)
+    if (h->type == 'P' && h->irap)
         return broken(r, "type");
     if (r->pps.output_flag_present)
         kni_hevc_bit(b);

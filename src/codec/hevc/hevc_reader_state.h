@@ -37,14 +37,14 @@ struct kni_hevc_sps {
 struct kni_hevc_pps {
     bool valid;
     uint32_t id, sps_id;
-    bool output_flag_present, sign_hiding, cabac_init_present, cu_qp_delta, slice_chroma_qp, weighted_pred, wavefront, loop_across_slices, deblocking_override,
-        deblocking_off, lists_modification, header_extension, chroma_qp_list, dependent_slices, constrained_intra;
-    uint32_t n_extra_bits, n_refs, qp_depth;
+    bool output_flag_present, sign_hiding, cabac_init_present, cu_qp_delta, slice_chroma_qp, weighted_pred, wavefront, loop_across_slices,
+        deblocking_override, deblocking_off, lists_modification, header_extension, chroma_qp_list, dependent_slices, constrained_intra;
+    uint32_t n_extra_bits, n_refs, qp_depth, parallel_merge;
     int32_t init_qp;
 };
 
 struct kni_hevc_header {
-    bool first, idr, temporal_mvp, sao_luma, sao_chroma;
+    bool first, idr, irap, temporal_mvp, sao_luma, sao_chroma;
     char type;
     uint32_t address; /* of its first coding tree unit */
     uint32_t poc;     /* low bits of the picture order count */
@@ -52,7 +52,7 @@ struct kni_hevc_header {
     int32_t qp;
     bool ref_is_before; /* the first reference is the picture before */
     bool all_before;    /* and so are all others, which differ in weights only */
-    uint32_t weight_log2[2];                              /* denominators, luma's and chroma's */
+    uint32_t weight_log2[2]; /* denominators, luma's and chroma's */
     struct { int32_t weight, offset; } fade[16][3]; /* by reference and plane; where weighted_pred is set */
     const char *why;    /* the picture cannot be rebuilt, because; or NULL */
     size_t data_at;     /* byte of the payload where its data begins */
@@ -116,8 +116,8 @@ bool kni_hevc_reader_slice_header(struct kni_hevc_reader *r, struct kni_hevc_hea
 
 /* All coding tree units of the slice at r->header, whose payload this is; counts go to slice_bands. *n_ctus: how many. */
 bool kni_hevc_reader_slice_data(struct kni_hevc_reader *r, size_t n_bytes, uint32_t *n_ctus);
-/* One transform block's coefficients into r->coef (row by row, no gaps; filled only when the picture is rebuilt), and its flags of residual DPCM. mode: intra,
- * of this plane. */
+/* One transform block's coefficients into r->coef (row by row, no gaps; filled only when the picture is rebuilt), and its flags of
+ * residual DPCM. mode: intra, of this plane. */
 bool kni_hevc_reader_residual(struct kni_hevc_reader *r, uint32_t x, uint32_t y, uint32_t log2_size, uint32_t plane, uint32_t mode);
 /* Predicts a block of the picture from its own neighbours. Rebuilding only. */
 void kni_hevc_reader_intra(struct kni_hevc_reader *r, uint32_t x, uint32_t y, uint32_t log2_size, uint32_t plane, uint32_t mode);

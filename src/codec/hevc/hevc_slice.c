@@ -23,6 +23,11 @@ const uint8_t kni_hevc_sig_base[4][16] = {
     {2, 2, 1, 2, 1, 0, 2, 1, 0, 0, 1, 0, 0, 0, 0, 0},
     {2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2},
 };
+const uint16_t kni_hevc_sig_mask[2][3] = {{0xecc8, 0x1112, 0x0225}, {0xfb20, 0x0494, 0x004b}};
+const uint8_t kni_hevc_sig_order[2][16] = {
+    {0, 1, 2, 8, 3, 4, 12, 9, 5, 6, 13, 10, 7, 14, 11, 15},
+    {0, 1, 2, 3, 4, 8, 5, 6, 9, 12, 7, 10, 13, 11, 14, 15},
+};
 
 static inline uint32_t pack(uint32_t bits, uint32_t mask)
 {
@@ -37,6 +42,12 @@ static inline uint32_t nth(uint32_t n, uint32_t mask)
     while (n--)
         mask &= mask - 1;
     return (uint32_t)__builtin_ctz(mask);
+}
+
+static inline void order(uint8_t *to, const uint8_t *from, const uint8_t *where)
+{
+    for (uint32_t i = 0; i < 16; i++)
+        to[i] = from[where[i]];
 }
 
 /* before NULL: 128 everywhere. */
@@ -62,6 +73,11 @@ static void scan(struct kni_hevc_block *b, const uint8_t *now, size_t stride, co
         b->over1[r] = (uint16_t)over1;
         b->over2[r] = (uint16_t)over2;
     }
+}
+
+void kni_hevc_scan_ref(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size)
+{
+    scan(b, now, stride, before, before_stride, size);
 }
 
 #define slice_name kni_hevc_slice_ref

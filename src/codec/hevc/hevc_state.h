@@ -64,7 +64,7 @@ struct kni_hevc_lossless {
     uint16_t cost[16 * 255 + 1];        /* of 4 x 4 samples, by the sum of their magnitudes: bits times 16 */
     uint8_t bin_cost[128];              /* of a bin, by context ^ bin: bits times 16; context 0: even odds */
     uint8_t contexts[2][KNI_HEVC_N_CONTEXTS]; /* at the beginning of I, P slices */
-    struct kni_hevc_state states[128];
+    struct kni_hevc_coding states;
     kni_hevc_slice_fn slice;
 };
 
@@ -74,6 +74,10 @@ extern const uint8_t kni_hevc_sub_scan[4][64];
 extern const uint8_t kni_hevc_scan_x[16], kni_hevc_scan_y[16];
 /* Significance context of coefficient n by which neighbours are coded (bit 0: right, bit 1: below); without offset. */
 extern const uint8_t kni_hevc_sig_base[4][16];
+/* The same for one coded neighbour, right and below: coefficients of each context, and where in that order (contexts 0, 1, 2; in each the
+ * highest coefficient first) coefficients 15 to 0 are. */
+extern const uint16_t kni_hevc_sig_mask[2][3];
+extern const uint8_t kni_hevc_sig_order[2][16];
 
 /* References of a P picture. */
 static inline uint32_t kni_hevc_n_refs(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job)
@@ -87,8 +91,14 @@ size_t kni_hevc_slice_header(const struct kni_hevc_lossless *e, const struct kni
 /* Inserts emulation prevention into the n bytes at payload; there is room for half as many more. Returns the new size. */
 size_t kni_hevc_escape(uint8_t *payload, size_t n);
 
+/* Differences of size x size samples (4, 8, 16, 32) from before's, or from 128 where before is NULL. Slices have it inlined; these are for tests. */
+typedef void (*kni_hevc_scan_fn)(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size);
+void kni_hevc_scan_ref(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size);
+
 size_t kni_hevc_slice_ref(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
 #if defined(__x86_64__)
+void kni_hevc_scan_avx2(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size);
+void kni_hevc_scan_avx512(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size);
 size_t kni_hevc_slice_avx2(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
 size_t kni_hevc_slice_avx512(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
 #endif

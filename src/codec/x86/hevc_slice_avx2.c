@@ -25,6 +25,12 @@ static inline uint32_t nth(uint32_t n, uint32_t mask)
     return (uint32_t)_tzcnt_u32(_pdep_u32(1u << n, mask));
 }
 
+static inline void order(uint8_t *to, const uint8_t *from, const uint8_t *where)
+{
+    const __m128i bytes = _mm_loadu_si128((const __m128i *)from);
+    _mm_storeu_si128((__m128i *)to, _mm_shuffle_epi8(bytes, _mm_loadu_si128((const __m128i *)where)));
+}
+
 /* The first size samples of a row, at most 16. */
 static inline __m128i load_row(const uint8_t *p, uint32_t size)
 {
@@ -46,8 +52,8 @@ static inline __m256i load_rows(const uint8_t *p, size_t stride, uint32_t size)
 /* Two sub-blocks: columns of dwords to sub-blocks, their bytes in diagonal order. */
 static inline __m256i to_scan(__m256i dwords)
 {
-    const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 1, 8, 5, 2, 12, 9, 6, 3, 13, 10, 7, 14, 11, 15));
-    return _mm256_shuffle_epi8(_mm256_permute4x64_epi64(dwords, 0xd8), order);
+    const __m256i diagonal = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 1, 8, 5, 2, 12, 9, 6, 3, 13, 10, 7, 14, 11, 15));
+    return _mm256_shuffle_epi8(_mm256_permute4x64_epi64(dwords, 0xd8), diagonal);
 }
 
 static inline void store_mask(uint16_t *to, __m256i bytes)
@@ -127,6 +133,11 @@ static void scan(struct kni_hevc_block *b, const uint8_t *now, size_t stride, co
     case 8: scan_size(b, now, stride, before, before_stride, 8); break;
     default: scan_size(b, now, stride, before, before_stride, 4); break;
     }
+}
+
+void kni_hevc_scan_avx2(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size)
+{
+    scan(b, now, stride, before, before_stride, size);
 }
 
 #define slice_name kni_hevc_slice_avx2

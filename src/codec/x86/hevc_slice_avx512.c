@@ -21,6 +21,12 @@ static inline uint32_t nth(uint32_t n, uint32_t mask)
     return (uint32_t)_tzcnt_u32(_pdep_u32(1u << n, mask));
 }
 
+static inline void order(uint8_t *to, const uint8_t *from, const uint8_t *where)
+{
+    const __m128i bytes = _mm_loadu_si128((const __m128i *)from);
+    _mm_storeu_si128((__m128i *)to, _mm_shuffle_epi8(bytes, _mm_loadu_si128((const __m128i *)where)));
+}
+
 /* Rows at p and below it, 32 bytes each; of narrower blocks what is not theirs is zero, and not read. */
 static inline __m512i load_rows(const uint8_t *p, size_t stride, __mmask32 width)
 {
@@ -30,9 +36,10 @@ static inline __m512i load_rows(const uint8_t *p, size_t stride, __mmask32 width
 /* Sub-blocks 4 half .. 4 half + 3 of four rows, their bytes in diagonal order. */
 static inline __m512i to_scan(__m512i top, __m512i bottom, uint32_t half)
 {
-    const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 1, 8, 5, 2, 12, 9, 6, 3, 13, 10, 7, 14, 11, 15));
-    const __m512i dwords = _mm512_add_epi32(_mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27), _mm512_set1_epi32((int32_t)(4 * half)));
-    return _mm512_shuffle_epi8(_mm512_permutex2var_epi32(top, dwords, bottom), order);
+    const __m512i diagonal = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 1, 8, 5, 2, 12, 9, 6, 3, 13, 10, 7, 14, 11, 15));
+    const __m512i first = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
+    const __m512i dwords = _mm512_add_epi32(first, _mm512_set1_epi32((int32_t)(4 * half)));
+    return _mm512_shuffle_epi8(_mm512_permutex2var_epi32(top, dwords, bottom), diagonal);
 }
 
 /* Magnitudes and signs of sub-blocks r .. r + 3. Returns which are coded. */
@@ -84,6 +91,11 @@ static void scan(struct kni_hevc_block *b, const uint8_t *now, size_t stride, co
     case 8: scan_size(b, now, stride, before, before_stride, 8); break;
     default: scan_size(b, now, stride, before, before_stride, 4); break;
     }
+}
+
+void kni_hevc_scan_avx512(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size)
+{
+    scan(b, now, stride, before, before_stride, size);
 }
 
 #define slice_name kni_hevc_slice_avx512

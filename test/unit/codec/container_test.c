@@ -113,7 +113,7 @@ static void lies_under_checksum(void **state)
     size_t n;
     make(&pool, &data, &n);
     static const struct { uint32_t at, value; enum kn_status want; } lies[] = {
-        {4, 3, KN_E_MISMATCH},           {4, 1, KN_E_MISMATCH},         {8, 0, KN_E_FORMAT},          {8, UINT32_MAX, KN_E_FORMAT}, {12, 7, KN_E_FORMAT},
+        {4, 2, KN_E_MISMATCH},           {4, 4, KN_E_MISMATCH},         {8, 0, KN_E_FORMAT},          {8, UINT32_MAX, KN_E_FORMAT}, {12, 7, KN_E_FORMAT},
         {12, 9, KN_E_FORMAT},            {12, UINT32_MAX, KN_E_FORMAT}, {16, 0, KN_E_FORMAT},        {20, 1, KN_E_FORMAT},
         {72, 8, KN_E_FORMAT},            {72, 0x7ffffff0, KN_E_FORMAT}, {76, 0, KN_E_FORMAT},        {76, 24, KN_E_FORMAT},
         {76, 0x10000000, KN_E_FORMAT},   {80, 0, KN_E_FORMAT},         {80, 1u << 20, KN_E_FORMAT},  {84, 0, KN_E_FORMAT},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The video of a spectral chunk, as others see it: pictures of the promised size, flat ones in between, symbols where the format says
- * and 128 everywhere else; libavcodec and libde265 see the same. No B pictures, one reference: a picture is shown when it is decoded.
+ * The video of a spectral chunk, as others see it: pictures of the promised size, flat ones in between, symbols where the format says,
+ * columns in the order that the chunk states, and 128 everywhere else; libavcodec and libde265 see the same. No B pictures, one reference: a picture is shown when it is decoded.
  */
 #include "unit/codec/spectral_support.h"
 
@@ -81,14 +81,66 @@ static void expect_plane(uint8_t *want, const struct film *f, const struct kni_p
     kni_free(escapes.values);
 }
 
-static void check(struct kn_tiny_profile_opts o, uint32_t first, uint32_t n_tokens, uint32_t per, uint32_t want_width)
+/* The class of the chunk's token t, bit by bit. */
+static uint32_t class_of(const uint8_t *order, size_t t)
+{
+    uint32_t c = 0;
+    for (size_t k = 0; k < 3; k++)
+        c |= (uint32_t)(order[(3 * t + k) / 8] >> (3 * t + k) % 8 & 1) << k;
+    return c;
+}
+
+/* Columns 0 to n - 1 of a plane, as the classes of n tokens from `at` on say. True when any moves. */
+static bool put_in_order(uint8_t *plane, const struct film *f, const uint8_t *order, size_t at, uint32_t n)
+{
+    uint8_t *text = malloc((size_t)f->width * f->height);
+    uint32_t column = 0;
+    bool moved = false;
+    assert_non_null(text);
+    memcpy(text, plane, (size_t)f->width * f->height);
+    for (uint32_t c = 0; c < 8; c++)
+        for (uint32_t t = 0; t < n; t++)
+            if (class_of(order, at + t) == c) {
+                for (uint32_t y = 0; y < f->height; y++)
+                    plane[(size_t)y * f->width + column] = text[(size_t)y * f->width + t];
+                moved |= t != column++;
+            }
+    assert_int_equal(column, n);
+    free(text);
+    return moved;
+}
+
+/* Every class has its eighth of the tokens, and none is quieter than any of the next. */
+static void expect_classes(const struct film *f, const uint8_t *order, size_t at, uint32_t n, uint32_t picture)
+{
+    uint32_t column = 0, quietest = UINT32_MAX, so_far = UINT32_MAX;
+    for (uint32_t c = 0; c < 8; c++) {
+        uint32_t end = n * (c + 1) / 8, size = 0;
+        for (uint32_t t = 0; t < n; t++)
+            size += class_of(order, at + t) == c;
+        assert_int_equal(size, end - column);
+        for (; column < end; column++) {
+            uint32_t loudness = 0;
+            for (uint32_t k = 0; k < 3; k++)
+                for (uint32_t y = 0; y < f->height; y++)
+                    loudness += film_row(f, picture, k, y)[column] != 128;
+            assert_true(loudness <= so_far);
+            quietest = loudness < quietest ? loudness : quietest;
+        }
+        so_far = quietest;
+    }
+}
+
+static void check_order(bool text_order, struct kn_tiny_profile_opts o, uint32_t first, uint32_t n_tokens, uint32_t per, uint32_t want_width)
 {
     struct kni_profile *p = spectral_profile(o);
     struct pool pool = pool_make(p->kv.n_layer, p->kv.n_kv_head, p->kv.d_head, KN_KV_TYPE_F16, first + n_tokens);
     pool_fill_smooth(&pool);
     struct kni_chunk_meta m = test_meta(&pool, first, n_tokens);
-    struct kni_codec *codec = spectral_codec(p, KN_PRESET_MEDIUM, KN_BACKEND_HEVC, per);
-    size_t n, size;
+    struct kni_codec_opts opts = {.preset = KN_PRESET_MEDIUM, .profile = p, .backend = KN_BACKEND_HEVC, .tokens_per_picture = per, .text_order = text_order};
+    struct kni_codec *codec;
+    assert_int_equal(kni_codec_open(&codec, &opts, NULL), KN_OK);
+    size_t n, size, order_size;
     void *data = spectral_encode(codec, &m, &pool.view, &n);
     kni_codec_close(&codec);
     struct kni_container c;
@@ -97,7 +149,10 @@ static void check(struct kn_tiny_profile_opts o, uint32_t first, uint32_t n_toke
     per = per && per < n_tokens ? per : n_tokens;
     assert_int_equal(c.header.tiling.tokens_per_picture, per);
     assert_int_equal(kni_spectral_open(&s, p, KNI_SPECTRAL_RUN, NULL), KN_OK);
-    uint32_t n_triples = (p->n_parts / 2 + 2) / 3, n_pictures = (n_tokens + per - 1) / per;
+    uint32_t n_triples = (p->n_parts / 2 + 2) / 3, n_pictures = (n_tokens + per - 1) / per, n_moved = 0;
+    const uint8_t *order;
+    assert_int_equal(kni_container_expect(&c, (first == 0 && p->n_sinks) + n_triples * 2, KNI_SECTION_KIND_SPECTRAL_ORDER, 0, &order, &order_size, NULL), KN_OK);
+    assert_int_equal(order_size, text_order ? 0 : n_tokens * 6 / 8);
     for (uint32_t i = 0; i < n_triples * 2; i++) {
         const uint8_t *bytes;
         assert_int_equal(kni_container_expect(&c, (first == 0) + i, KNI_SECTION_KIND_SPECTRAL_VIDEO, i, &bytes, &size, NULL), KN_OK);
@@ -114,7 +169,12 @@ static void check(struct kn_tiny_profile_opts o, uint32_t first, uint32_t n_toke
         for (uint32_t t = 0; t < f.n; t++)
             for (uint32_t k = 0; k < 3; k++) {
                 uint32_t at = t / 2 * per, part = t % 2 ? (i / 2 * 3 + k) * 2 + i % 2 : UINT32_MAX; /* even pictures are flat */
-                expect_plane(want, &f, p, s, &pool, &m, KNI_PROFILE_PRESET_MEDIUM, part, at, n_tokens - at < per ? n_tokens - at : per);
+                uint32_t n_here = n_tokens - at < per ? n_tokens - at : per;
+                expect_plane(want, &f, p, s, &pool, &m, KNI_PROFILE_PRESET_MEDIUM, part, at, n_here);
+                if (!text_order && t % 2)
+                    n_moved += put_in_order(want, &f, order, (i % 2) * n_tokens + at, n_here);
+                if (!text_order && t % 2 && k == 0 && i < 2)
+                    expect_classes(&f, order, (i % 2) * n_tokens + at, n_here, t);
                 assert_memory_equal(film_row(&f, t, k, 0), want, (size_t)f.width * f.height);
             }
 #if TEST_DE265
@@ -123,10 +183,17 @@ static void check(struct kn_tiny_profile_opts o, uint32_t first, uint32_t n_toke
         free(want);
         free(f.samples);
     }
+    assert_true(text_order ? n_moved == 0 : n_moved > 0);
     kni_spectral_close(&s);
     kni_free(data);
     pool_free(&pool);
     kni_profile_close(&p);
+}
+
+static void check(struct kn_tiny_profile_opts o, uint32_t first, uint32_t n_tokens, uint32_t per, uint32_t want_width)
+{
+    check_order(false, o, first, n_tokens, per, want_width);
+    check_order(true, o, first, n_tokens, per, want_width);
 }
 
 static void one_picture(void **state)

@@ -12,21 +12,29 @@ static const enum kn_preset presets[] = {KN_PRESET_FINE, KN_PRESET_MEDIUM, KN_PR
 
 /* One chunk through one backend into a copy of `blank`, compared with `want`. */
 static void through(struct kni_profile *p, const struct pool *from, const struct pool *blank, const struct pool *want, const struct kni_chunk_meta *m,
-                    enum kn_preset preset, enum kn_backend backend, uint32_t tokens_per_picture, bool has_escapes)
+                    enum kn_preset preset, enum kn_backend backend, uint32_t tokens_per_picture, bool text_order, bool has_escapes)
 {
-    struct kni_codec *codec = spectral_codec(p, preset, backend, tokens_per_picture);
+    struct kni_codec_opts opts = {.preset = preset, .profile = p, .backend = backend, .tokens_per_picture = tokens_per_picture, .text_order = text_order};
+    struct kni_codec *codec;
     struct kn_err err = {0};
     size_t n;
+    assert_int_equal(kni_codec_open(&codec, &opts, &err), KN_OK);
     void *data = spectral_encode(codec, m, &from->view, &n);
     kni_codec_close(&codec);
     struct kni_container c;
     assert_int_equal(kni_container_open(&c, data, n, &err), KN_OK);
-    uint32_t n_coded = backend == KN_BACKEND_HEVC ? (p->n_parts / 2 + 2) / 3 * 2 : 1, n_sinks = m->first_token == 0 && p->n_sinks;
+    uint32_t n_coded = backend == KN_BACKEND_HEVC ? (p->n_parts / 2 + 2) / 3 * 2 + 1 : 1, n_sinks = m->first_token == 0 && p->n_sinks;
     assert_int_equal(c.header.n_sections, n_coded + n_sinks + has_escapes);
     assert_memory_equal(c.header.meta.profile, p->id, 16);
     assert_int_equal(kni_chunk_verify(data, n, &err), KN_OK);
+    if (backend == KN_BACKEND_HEVC) {
+        const uint8_t *order;
+        size_t order_bytes;
+        assert_int_equal(kni_container_expect(&c, n_sinks + n_coded - 1, KNI_SECTION_KIND_SPECTRAL_ORDER, 0, &order, &order_bytes, &err), KN_OK);
+        assert_int_equal(order_bytes, text_order ? 0 : m->n_tokens * 6 / 8);
+    }
 
-    struct kni_codec_opts opts = {.preset = KN_PRESET_EXACT, .profile = p}; /* as a fetch worker opens it */
+    opts = (struct kni_codec_opts){.preset = KN_PRESET_EXACT, .profile = p}; /* as a fetch worker opens it */
     assert_int_equal(kni_codec_open(&codec, &opts, &err), KN_OK);
     struct kni_chunk_meta expect = *m;
     memcpy(expect.profile, p->id, 16);
@@ -56,8 +64,9 @@ static void check(struct kn_tiny_profile_opts o, enum kn_kv_type type, uint32_t 
     for (int i = 0; i < 3; i++) {
         struct pool want = pool_copy(&blank);
         bool has_escapes = spectral_reference(&want, &from, &m, p, presets[i]) > 0;
-        through(p, &from, &blank, &want, &m, presets[i], KN_BACKEND_RANS, 0, has_escapes);
-        through(p, &from, &blank, &want, &m, presets[i], KN_BACKEND_HEVC, tokens_per_picture, has_escapes);
+        through(p, &from, &blank, &want, &m, presets[i], KN_BACKEND_RANS, 0, false, has_escapes);
+        through(p, &from, &blank, &want, &m, presets[i], KN_BACKEND_HEVC, tokens_per_picture, false, has_escapes);
+        through(p, &from, &blank, &want, &m, presets[i], KN_BACKEND_HEVC, tokens_per_picture, true, has_escapes);
         pool_free(&want);
     }
     pool_free(&blank);
@@ -178,6 +187,43 @@ static void damage_hevc(void **state)
     damage(KN_BACKEND_HEVC);
 }
 
+/* Under right checksums any order restores something: what other columns hold is still symbols, only escapes may miss theirs. An empty one is
+ * the text's. */
+static void damaged_order(void **state)
+{
+    (void)state;
+    struct bed b = bed_open(KN_BACKEND_HEVC);
+    struct kn_err err;
+    uint32_t at = 3; /* exact tokens, K, V, order, escapes */
+    const uint8_t *entry = b.data + 128 + 32 * at;
+    assert_int_equal(kni_le32_get(entry), KNI_SECTION_KIND_SPECTRAL_ORDER);
+    size_t begin = (size_t)kni_le64_get(entry + 8), size = (size_t)kni_le64_get(entry + 16), n_bytes = b.pool.n_values * 2;
+    assert_int_equal(size, 48);
+    assert_int_equal(restore(&b, b.data, b.n, &err), KN_OK);
+    uint16_t *want = malloc(n_bytes);
+    uint8_t *copy = malloc(b.n);
+    assert_true(want && copy);
+    memcpy(want, b.pool.view.base, n_bytes);
+    unsigned n_refused = 0, n_other = 0;
+    for (size_t i = 0; i < size; i++) {
+        memcpy(copy, b.data, b.n);
+        copy[begin + i] ^= (uint8_t)(1 + test_random() % 255);
+        assert_int_equal(restore(&b, copy, b.n, &err), KN_E_FORMAT);
+        assert_non_null(strstr(err.text, "checksum"));
+        kni_container_refresh_checksums(copy, b.n);
+        enum kn_status s = restore(&b, copy, b.n, &err);
+        assert_true(s == KN_OK || s == KN_E_FORMAT);
+        n_refused += s != KN_OK;
+        n_other += s == KN_OK && memcmp(want, b.pool.view.base, n_bytes);
+    }
+    assert_true(n_refused + n_other > size / 2);
+    assert_int_equal(restore(&b, b.data, b.n, &err), KN_OK);
+    assert_memory_equal(want, b.pool.view.base, n_bytes);
+    free(want);
+    free(copy);
+    bed_close(&b);
+}
+
 /* A container like the bed's whose sections are `sizes` pieces of other bytes. */
 static void sections_that_lie(void **state)
 {
@@ -188,7 +234,7 @@ static void sections_that_lie(void **state)
         uint8_t *copy = malloc(b.n + 64);
         assert_non_null(copy);
         uint32_t n_sections = kni_le32_get(b.data + 12);
-        assert_int_equal(n_sections, backend == KN_BACKEND_RANS ? 3 : 4); /* exact tokens, symbols, escapes */
+        assert_int_equal(n_sections, backend == KN_BACKEND_RANS ? 3 : 5); /* exact tokens, symbols, order, escapes */
         for (uint32_t i = 0; i < n_sections; i++)
             for (uint32_t field = 0; field < 8; field += 4) { /* kind, index */
                 memcpy(copy, b.data, b.n);
@@ -407,7 +453,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape),  cmocka_unit_test(every_length),      cmocka_unit_test(escapes), cmocka_unit_test(damage_rans),
-        cmocka_unit_test(damage_hevc),  cmocka_unit_test(sections_that_lie), cmocka_unit_test(misses),  cmocka_unit_test(bad_options),
+        cmocka_unit_test(damage_hevc),  cmocka_unit_test(damaged_order),     cmocka_unit_test(sections_that_lie), cmocka_unit_test(misses),  cmocka_unit_test(bad_options),
         cmocka_unit_test(out_of_memory), cmocka_unit_test(working_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -170,7 +170,8 @@ static void rows_are_of_what_chunks_hold(void **state)
         assert_string_equal(x->part, parts[i % 3]);
         assert_string_equal(x->tools, tools[i / 3 % 2]);
         assert_true(x->exact && x->n_threads == 2);
-        assert_true(x->encode_mb_s > 0 && x->encode_wall_mb_s > 0 && x->decode_mb_s > 0 && x->streams_mb_s > 0 && x->slices_mb_s > 0);
+        assert_true(x->encode_mb_s > 0 && x->encode_wall_mb_s > 0 && x->decode_mb_s > 0);
+        assert_true(x->streams_mb_s > 0 && x->slices_mb_s > 0 && x->streams_core_mb_s > 0 && x->slices_core_mb_s > 0);
         assert_true(i / 6 == 3 ? x->slices_bytes >= x->n_bytes : x->slices_bytes > x->n_bytes); /* more slices, where pictures have rows for them */
         if (i % 3 < 2) {
             assert_int_equal(x->n_symbols, symbols_of(x->preset, i / 6, i % 3));
@@ -212,6 +213,30 @@ static void ablations_take_tools_apart(void **state)
     }
 }
 
+/* The order of columns changes bytes and no row's entropy. */
+static void columns_stand_as_told(void **state)
+{
+    (void)state;
+    static struct rows r[2];
+    struct kn_err err = {0};
+    for (uint32_t i = 0; i < 2; i++) {
+        struct kn_codec_bench_hevc_opts o = bench_opts(&r[i]);
+        o.only = "medium,tiles";
+        o.tools = "full";
+        o.n_threads = 1;
+        o.text_order = i;
+        if (kn_codec_bench_hevc(model, &o, &err))
+            fail_msg("%s", err.text);
+    }
+    const struct kn_codec_bench_hevc_row *ordered = find(&r[0], "medium", "K+V", "ours", "full"), *text = find(&r[1], "medium", "K+V", "ours", "full");
+    assert_int_equal(ordered->order_bytes, N_CHUNKS * 192);
+    assert_int_equal(text->order_bytes, 0);
+    assert_int_not_equal(ordered->n_bytes, text->n_bytes);
+    assert_true(fabs(ordered->entropy_bytes / text->entropy_bytes - 1) < 1e-9);
+    assert_int_equal(find(&r[0], "tiles", "V", "ours", "full")->n_bytes, find(&r[1], "tiles", "V", "ours", "full")->n_bytes);
+    assert_int_equal(find(&r[0], "tiles", "V", "ours", "full")->order_bytes, 0);
+}
+
 /* By the definition: -sum of p log2 p, a row a time. */
 static double entropy_of(const struct kni_film *f, uint32_t is_v, enum kni_profile_preset preset)
 {
@@ -239,7 +264,8 @@ static void films_have_the_rows_entropy(void **state)
     (void)state;
     for (uint32_t is_v = 0; is_v < 2; is_v++) {
         struct kni_film f;
-        assert_int_equal(kni_film_make(&f, &bed, profile, KN_PRESET_SMALL, is_v, NULL), KN_OK);
+        assert_int_equal(kni_film_make(&f, &bed, profile, KN_PRESET_SMALL, is_v, is_v, NULL), KN_OK);
+        assert_int_equal(f.order_bytes, is_v ? 0 : N_CHUNKS * 96);
         assert_int_equal(f.n_streams, N_CHUNKS);
         assert_int_equal(f.n_pictures, 2);
         double want = entropy_of(&f, is_v, KNI_PROFILE_PRESET_SMALL);
@@ -261,7 +287,7 @@ static void other_streams_are_noticed(void **state)
         struct kni_container_writer w[2] = {{.used_bytes = 0}};
         struct kni_hevc_decoder *decoder = NULL;
         struct kn_err err = {0};
-        assert_int_equal(kni_film_make(&f, &bed, profile, round ? KN_PRESET_TILES : KN_PRESET_MEDIUM, 0, &err), KN_OK);
+        assert_int_equal(kni_film_make(&f, &bed, profile, round ? KN_PRESET_TILES : KN_PRESET_MEDIUM, 0, false, &err), KN_OK);
         assert_int_equal(kni_slices_open(&slices, &f, KNI_HEVC_TOOLS_ALL, round, round ? bed.threads : NULL, &err), KN_OK);
         for (uint32_t i = 0; i < 2; i++)
             assert_int_equal(kni_slices_code(slices, i, &w[i], &err), KN_OK);
@@ -351,6 +377,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_of_what_chunks_hold), cmocka_unit_test(ablations_take_tools_apart), cmocka_unit_test(films_have_the_rows_entropy),
+        cmocka_unit_test(columns_stand_as_told),
         cmocka_unit_test(other_streams_are_noticed),    cmocka_unit_test(wrong_options_are_refused),  cmocka_unit_test(failing_allocations_are_reported),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -21,21 +21,21 @@ static void golden_key(void **state)
     for (int i = 0; i < 256; i += 16)
         m.chain = kni_chain_next(&m.chain, tokens + i, 16);
     kni_store_key_make(&key, &m, NULL, NULL);
-    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:00000000000000000000000000000000:fd85c00d368edeab26794b1dde2fd178:exact-f16-256-v2");
+    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:00000000000000000000000000000000:fd85c00d368edeab26794b1dde2fd178:exact-f16-256-v3");
     m.preset = KN_PRESET_TILES;
     m.kv.type = KN_KV_TYPE_BF16;
     struct kn_tiles_opts t = {.levels = 32, .tokens_per_picture = 128};
     kni_store_key_make(&key, &m, &t, NULL);
-    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:00000000000000000000000000000000:fd85c00d368edeab26794b1dde2fd178:tiles-bf16-256-v2-l32-p128-h0");
+    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:00000000000000000000000000000000:fd85c00d368edeab26794b1dde2fd178:tiles-bf16-256-v3-l32-p128-h0");
     m.preset = KN_PRESET_MEDIUM;
     memset(m.profile, 0xa5, 16);
     kni_store_key_make(&key, &m, &t, NULL);
-    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5:fd85c00d368edeab26794b1dde2fd178:medium-bf16-256-v2-rans");
+    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5:fd85c00d368edeab26794b1dde2fd178:medium-bf16-256-v3-rans");
     m.backend = KNI_BACKEND_ID_HEVC;
     kni_store_key_make(&key, &m, NULL, NULL);
-    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5:fd85c00d368edeab26794b1dde2fd178:medium-bf16-256-v2-hevc");
+    assert_string_equal(key.text, "kn1:000102030405060708090a0b0c0d0e0f:a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5:fd85c00d368edeab26794b1dde2fd178:medium-bf16-256-v3-hevc");
     kni_store_key_make(&key, &m, NULL, &(struct kn_hevc_opts){.tools = KN_HEVC_TOOLS_BASIC});
-    assert_non_null(strstr(key.text, ":medium-bf16-256-v2-hevc-basic"));
+    assert_non_null(strstr(key.text, ":medium-bf16-256-v3-hevc-basic"));
     assert_true(kni_store_key_is_valid(key.text));
 }
 

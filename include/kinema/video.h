@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Raw pictures as lossless HEVC, and back: what the presets and backends that are video do to their pictures, for pictures of any
+ * origin. Pictures are 8-bit 4:4:4, three planes of equal size; streams are Annex B.
+ *
+ *     kn_video_encoder_open(&e, &eo, &err);
+ *     while (read_picture(samples)) {
+ *         kn_video_encode(e, samples, &unit, &n_bytes, &err);
+ *         write(unit, n_bytes);
+ *     }
+ *     kn_video_encoder_close(&e);
+ *
+ *     kn_video_decoder_open(&d, &dopts, &err);
+ *     while ((n = read(piece)))
+ *         kn_video_decode(d, piece, n, false, &err);  // calls on_picture
+ *     kn_video_decode(d, NULL, 0, true, &err);
+ *     kn_video_decoder_close(&d);
+ *
+ * Threads: a handle belongs to one thread.
+ */
+#ifndef KINEMA_VIDEO_H
+#define KINEMA_VIDEO_H
+
+#include "engine.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What pictures look like; any picture may be coded as either. */
+enum kn_video_content {
+    KN_VIDEO_CONTENT_NOISE = 0, /* noise around 128, as spectral presets draw it: prediction inside a picture is not tried */
+    KN_VIDEO_CONTENT_TILES = 1  /* like its neighbours or like the picture before it: predicted by cost */
+};
+
+struct kn_video_encode_opts {
+    size_t size;             /* sizeof(struct kn_video_encode_opts) */
+    uint32_t width, height;  /* samples, 16..8192 each */
+    struct kn_hevc_opts hevc;
+    enum kn_video_content content;
+    bool verify;             /* decode each picture and compare */
+};
+
+struct kn_video_encoder;
+struct kn_video_encode_stats {
+    uint64_t n_pictures, n_bytes;
+    uint64_t encode_ns; /* processor time of the calling thread, verifying not counted */
+};
+
+/* Errors: KN_E_ARG (sizes, options), KN_E_UNSUPPORTED (an encoder or decoder that is not there), KN_E_NOMEM. */
+KN_API enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct kn_video_encode_opts *opts, struct kn_err *err);
+/* Codes the next picture, 3 * width * height samples plane after plane. *unit: its access unit, borrowed until the next call; units in a
+ * row are the stream. Errors: KN_E_NOMEM, KN_E_UNSUPPORTED (the encoder gave up), KN_E_MISMATCH (verify: says where it differs); afterwards
+ * KN_E_STATE. */
+KN_API enum kn_status kn_video_encode(struct kn_video_encoder *encoder, const uint8_t *samples, const uint8_t **unit, size_t *n_bytes, struct kn_err *err);
+KN_API void kn_video_encoder_get_stats(const struct kn_video_encoder *encoder, struct kn_video_encode_stats *out);
+KN_API void kn_video_encoder_close(struct kn_video_encoder **encoder);
+
+/* A decoded picture, borrowed for the call. */
+struct kn_video_picture {
+    uint64_t index;
+    uint32_t width, height;
+    const uint8_t *plane[3];
+    size_t stride[3];        /* bytes from row to row */
+};
+/* Anything but KN_OK ends decoding with that status. */
+typedef enum kn_status (*kn_video_picture_fn)(void *user, const struct kn_video_picture *picture);
+
+struct kn_video_decode_opts {
+    size_t size;             /* sizeof(struct kn_video_decode_opts) */
+    kn_video_picture_fn on_picture;
+    void *user;
+    uint32_t section_plus_1; /* of a chunk: 1 + the number of a section in its table; 0: its first section that is video */
+};
+
+struct kn_video_decoder;
+/* Errors: KN_E_ARG, KN_E_NOMEM. */
+KN_API enum kn_status kn_video_decoder_open(struct kn_video_decoder **out, const struct kn_video_decode_opts *opts, struct kn_err *err);
+/* Takes the next piece of an Annex B stream, or of a chunk (which is kept until it is complete), of any length. last: nothing follows. Streams
+ * may follow each other when their pictures have one size. on_picture is called in order.
+ * Errors: KN_E_FORMAT (damaged, or no such stream: says where), KN_E_ARG (no such section, or no chunk), KN_E_UNSUPPORTED (no decoder; a chunk
+ * without video), KN_E_NOMEM, and what on_picture returned; afterwards KN_E_STATE. */
+KN_API enum kn_status kn_video_decode(struct kn_video_decoder *decoder, const void *bytes, size_t n_bytes, bool last, struct kn_err *err);
+KN_API void kn_video_decoder_close(struct kn_video_decoder **decoder);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

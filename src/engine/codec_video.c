@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kinema/video.h: codec/hevc behind two public handles.
+ *
+ *     encoder   picture -> hevc_encode (a stream without end) -> access unit [-> hevc_decode -> compared with the picture]
+ *     decoder   pieces -> kept until an access unit is whole (or a chunk, all of it) -> hevc_decode -> on_picture
+ *
+ * What is kept of a stream is bounded by the largest access unit, and that by MAX_UNIT; of a chunk, by its own size. A handle that has failed
+ * stays failed. Owner: one thread a handle.
+ */
+#include "kinema/video.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/le.h"
+#include "base/status.h"
+#include "codec/container.h"
+#include "codec/hevc/hevc_decode.h"
+#include "codec/hevc/hevc_encode.h"
+#include "codec/hevc/hevc_syntax.h"
+
+#define MAX_UNIT (1u << 30) /* bytes of one picture; more is refused instead of kept */
+#define CHUNK_MAGIC "KNC1"
+
+_Static_assert((int)KN_VIDEO_CONTENT_NOISE == (int)KNI_HEVC_CONTENT_NOISE && (int)KN_VIDEO_CONTENT_TILES == (int)KNI_HEVC_CONTENT_TILES, "contents");
+
+/* ---- encoding */
+
+struct kn_video_encoder {
+    struct kn_video_encode_opts opts;
+    struct kni_hevc_encoder *encoder;
+    struct kni_hevc_decoder *decoder; /* to verify */
+    struct kn_video_encode_stats stats;
+    bool failed;
+};
+
+enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct kn_video_encode_opts *opts, struct kn_err *err)
+{
+    if (!out)
+        return kni_err_set(err, KN_E_ARG, "kn_video_encoder_open needs a place for the encoder");
+    *out = NULL;
+    if (!opts || opts->size < sizeof opts->size)
+        return kni_err_set(err, KN_E_ARG, "kn_video_encoder_open needs options whose size field is set to sizeof(struct kn_video_encode_opts)");
+    struct kn_video_encode_opts o = {0};
+    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    if (o.width < KNI_HEVC_LOSSLESS_MIN_SIDE || o.width > KNI_HEVC_LOSSLESS_MAX_SIDE || o.height < KNI_HEVC_LOSSLESS_MIN_SIDE || o.height > KNI_HEVC_LOSSLESS_MAX_SIDE)
+        return kni_err_set(err, KN_E_ARG, "pictures of %u x %u: each side has %u to %u samples", o.width, o.height, KNI_HEVC_LOSSLESS_MIN_SIDE, KNI_HEVC_LOSSLESS_MAX_SIDE);
+    if ((unsigned)o.content > KN_VIDEO_CONTENT_TILES)
+        return kni_err_set(err, KN_E_ARG, "unknown content %d; use noise (%d) or tiles (%d)", (int)o.content, KN_VIDEO_CONTENT_NOISE, KN_VIDEO_CONTENT_TILES);
+    struct kn_video_encoder *e = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *e, 0);
+    if (!e)
+        return kni_err_set(err, KN_E_NOMEM, "no memory for a video encoder");
+    e->opts = o;
+    enum kn_status s = kni_hevc_encoder_open(&e->encoder, &o.hevc, (enum kni_hevc_content)o.content, err);
+    if (s == KN_OK)
+        s = kni_hevc_encode_begin(e->encoder, o.width, o.height, 0, NULL, err);
+    struct kni_hevc_expect expect = {.width = o.width, .height = o.height, .tools = kni_hevc_encoder_tools(&o.hevc)};
+    if (s == KN_OK && o.verify)
+        s = kni_hevc_decode_begin(&e->decoder, &expect, err);
+    if (s != KN_OK)
+        kn_video_encoder_close(&e);
+    *out = e;
+    return s;
+}
+
+void kn_video_encoder_close(struct kn_video_encoder **encoder)
+{
+    struct kn_video_encoder *e = encoder ? *encoder : NULL;
+    if (!e)
+        return;
+    kni_hevc_encoder_close(&e->encoder);
+    kni_hevc_decoder_close(&e->decoder);
+    kni_free(e);
+    *encoder = NULL;
+}
+
+struct compare { const struct kn_video_encoder *e; const uint8_t *samples; uint32_t n_seen; };
+
+static enum kn_status compare_picture(void *user, uint32_t index, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
+{
+    struct compare *c = user;
+    const uint32_t w = c->e->opts.width, h = c->e->opts.height;
+    for (uint32_t k = 0; k < 3; k++)
+        for (uint32_t y = 0; y < h; y++) {
+            const uint8_t *want = c->samples + ((size_t)k * h + y) * w, *have = planes[k] + y * strides[k];
+            if (!memcmp(want, have, w))
+                continue;
+            uint32_t x = 0;
+            while (want[x] == have[x])
+                x++;
+            return kni_err_set(err, KN_E_MISMATCH, "picture %u does not come back: plane %u, column %u, row %u is %u, was %u", index, k, x, y, have[x], want[x]);
+        }
+    c->n_seen++;
+    return KN_OK;
+}
+
+static enum kn_status verify(struct kn_video_encoder *e, const uint8_t *samples, const uint8_t *unit, size_t n_bytes, struct kn_err *err)
+{
+    struct compare c = {.e = e, .samples = samples};
+    enum kn_status s = kni_hevc_decode_unit(&e->decoder, unit, n_bytes, compare_picture, &c, err);
+    if (s == KN_OK && c.n_seen != 1) /* nothing is reordered, so that each picture comes out at once */
+        s = kni_err_set(err, KN_E_MISMATCH, "picture %llu does not come out of the decoder", (unsigned long long)e->stats.n_pictures);
+    return s;
+}
+
+enum kn_status kn_video_encode(struct kn_video_encoder *e, const uint8_t *samples, const uint8_t **unit, size_t *n_bytes, struct kn_err *err)
+{
+    if (!e || !samples || !unit || !n_bytes)
+        return kni_err_set(err, KN_E_ARG, "kn_video_encode needs an encoder, samples, and places for the unit");
+    if (e->failed)
+        return kni_err_set(err, KN_E_STATE, "this video encoder has failed before: open another one");
+    const size_t width = e->opts.width, plane = width * e->opts.height, strides[3] = {width, width, width};
+    const uint8_t *const planes[3] = {samples, samples + plane, samples + 2 * plane};
+    uint64_t t0 = kni_processor_ns();
+    enum kn_status s = kni_hevc_encode_picture(e->encoder, planes, strides, err);
+    e->stats.encode_ns += kni_processor_ns() - t0;
+    if (s == KN_OK)
+        kni_hevc_encode_take(e->encoder, unit, n_bytes);
+    if (s == KN_OK && e->opts.verify)
+        s = verify(e, samples, *unit, *n_bytes, err);
+    e->failed = s != KN_OK;
+    if (s == KN_OK) {
+        e->stats.n_pictures++;
+        e->stats.n_bytes += *n_bytes;
+    }
+    return s;
+}
+
+void kn_video_encoder_get_stats(const struct kn_video_encoder *e, struct kn_video_encode_stats *out)
+{
+    *out = e->stats;
+}
+
+/* ---- decoding */
+
+struct kn_video_decoder {
+    struct kn_video_decode_opts opts;
+    struct kni_hevc_decoder *decoder;
+    struct kni_hevc_expect expect; /* of the current stream */
+    bool begun, failed;
+    uint64_t n_before;             /* pictures of streams before it */
+    uint64_t n_pictures;
+    uint8_t *kept;                 /* bytes that are no whole unit yet */
+    size_t n_kept, capacity;
+};
+
+enum kn_status kn_video_decoder_open(struct kn_video_decoder **out, const struct kn_video_decode_opts *opts, struct kn_err *err)
+{
+    if (!out)
+        return kni_err_set(err, KN_E_ARG, "kn_video_decoder_open needs a place for the decoder");
+    *out = NULL;
+    if (!opts || opts->size < sizeof opts->size)
+        return kni_err_set(err, KN_E_ARG, "kn_video_decoder_open needs options whose size field is set to sizeof(struct kn_video_decode_opts)");
+    struct kn_video_decode_opts o = {0};
+    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    if (!o.on_picture)
+        return kni_err_set(err, KN_E_ARG, "kn_video_decoder_open needs an on_picture");
+    struct kn_video_decoder *d = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *d, 0);
+    if (!d)
+        return kni_err_set(err, KN_E_NOMEM, "no memory for a video decoder");
+    d->opts = o;
+    *out = d;
+    return KN_OK;
+}
+
+void kn_video_decoder_close(struct kn_video_decoder **decoder)
+{
+    struct kn_video_decoder *d = decoder ? *decoder : NULL;
+    if (!d)
+        return;
+    kni_hevc_decoder_close(&d->decoder);
+    kni_free(d->kept);
+    kni_free(d);
+    *decoder = NULL;
+}
+
+static enum kn_status hand_out(void *user, uint32_t index, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
+{
+    struct kn_video_decoder *d = user;
+    struct kn_video_picture picture = {.index = d->n_before + index, .width = d->expect.width, .height = d->expect.height};
+    for (int k = 0; k < 3; k++) {
+        picture.plane[k] = planes[k];
+        picture.stride[k] = strides[k];
+    }
+    d->n_pictures = picture.index + 1;
+    enum kn_status s = d->opts.on_picture(d->opts.user, &picture);
+    return s == KN_OK ? s : kni_err_set(err, s, "picture %llu was refused by its receiver", (unsigned long long)picture.index);
+}
+
+static enum kn_status end_stream(struct kn_video_decoder *d, struct kn_err *err)
+{
+    enum kn_status s = d->begun ? kni_hevc_decode_end(&d->decoder, hand_out, d, err) : KN_OK;
+    d->begun = false;
+    d->n_before = d->n_pictures;
+    return s;
+}
+
+/* Ends the stream before, if there is one, and begins with what the first unit's parameter set claims. */
+static enum kn_status begin_stream(struct kn_video_decoder *d, const struct kni_hevc_claims *claims, struct kn_err *err)
+{
+    enum kn_status s = end_stream(d, err);
+    if (s != KN_OK)
+        return s;
+    if (!claims->width || !claims->height || claims->width > KNI_HEVC_MAX_SIDE || claims->height > KNI_HEVC_MAX_SIDE)
+        return kni_err_set(err, KN_E_FORMAT, "a stream of %u x %u: sides have at most %u samples here", claims->width, claims->height, KNI_HEVC_MAX_SIDE);
+    if (d->n_pictures && (claims->width != d->expect.width || claims->height != d->expect.height))
+        return kni_err_set(err, KN_E_FORMAT, "picture %llu begins a stream of %u x %u after one of %u x %u: decode them apart", (unsigned long long)d->n_pictures,
+                           claims->width, claims->height, d->expect.width, d->expect.height);
+    d->expect = (struct kni_hevc_expect){.width = claims->width, .height = claims->height, .tools = claims->tools};
+    s = kni_hevc_decode_begin(&d->decoder, &d->expect, err);
+    d->begun = s == KN_OK;
+    return s;
+}
+
+static enum kn_status take_unit(struct kn_video_decoder *d, const uint8_t *unit, size_t n_bytes, struct kn_err *err)
+{
+    struct kni_hevc_claims claims;
+    const char *why = kni_hevc_read_claims(unit, n_bytes, &claims);
+    enum kn_status s = KN_OK;
+    if (!why)
+        s = begin_stream(d, &claims, err);
+    else if (!d->begun)
+        s = kni_err_set(err, KN_E_FORMAT, "no stream that can be decoded here: it %s", why);
+    return s == KN_OK ? kni_hevc_decode_unit(&d->decoder, unit, n_bytes, hand_out, d, err) : s;
+}
+
+/* ---- chunks */
+
+static enum kn_status find_section(const struct kni_container *c, uint32_t wanted_plus_1, const uint8_t **bytes, size_t *n_bytes, struct kn_err *err)
+{
+    uint32_t first = 0, last = 0, n = c->header.n_sections; /* numbers + 1 of sections that are video */
+    for (uint32_t i = 0; i < n; i++) {
+        enum kni_section_kind kind;
+        uint32_t index;
+        enum kn_status s = kni_container_section(c, i, &kind, &index, bytes, n_bytes, err);
+        if (s != KN_OK)
+            return s;
+        if (kind != KNI_SECTION_KIND_TILES_VIDEO && kind != KNI_SECTION_KIND_SPECTRAL_VIDEO)
+            continue;
+        if (!wanted_plus_1 || wanted_plus_1 == i + 1)
+            return KN_OK;
+        first = first ? first : i + 1;
+        last = i + 1;
+    }
+    if (!first)
+        return kni_err_set(err, KN_E_UNSUPPORTED, "this chunk has no video: its preset is %s over %s", kni_preset_name(c->header.meta.preset),
+                           kni_backend_name(c->header.backend));
+    return kni_err_set(err, KN_E_ARG, "section %u of this chunk is no video: use %u to %u", wanted_plus_1 - 1, first - 1, last - 1);
+}
+
+static enum kn_status decode_chunk(struct kn_video_decoder *d, struct kn_err *err)
+{
+    struct kni_container c;
+    const uint8_t *bytes = NULL;
+    size_t n_bytes = 0;
+    enum kn_status s = kni_container_open(&c, d->kept, d->n_kept, err);
+    if (s == KN_OK)
+        s = find_section(&c, d->opts.section_plus_1, &bytes, &n_bytes, err);
+    if (s != KN_OK)
+        return s;
+    uint32_t n = n_bytes >= 4 ? kni_le32_get(bytes) : 0;
+    size_t at = 4 + 4 * (size_t)n;
+    if (!n || at > n_bytes)
+        return kni_err_set(err, KN_E_FORMAT, "HEVC section of %zu bytes does not hold its %u pictures", n_bytes, n);
+    struct kni_hevc_claims claims;
+    const char *why = kni_hevc_read_claims(bytes + at, n_bytes - at, &claims);
+    if (why)
+        return kni_err_set(err, KN_E_FORMAT, "HEVC section %s", why);
+    if (claims.tools & ~c.header.tools)
+        return kni_err_set(err, KN_E_FORMAT, "HEVC section uses tools %#x, the chunk's header names %#x", claims.tools, c.header.tools);
+    s = begin_stream(d, &claims, err);
+    if (s != KN_OK)
+        return s;
+    struct kni_hevc_expect expect = d->expect;
+    expect.n_pictures = n;
+    d->begun = false; /* a section is decoded as a whole */
+    return kni_hevc_decode_expect(&d->decoder, bytes, n_bytes, &expect, hand_out, d, err);
+}
+
+/* ---- pieces */
+
+static enum kn_status keep(struct kn_video_decoder *d, const void *bytes, size_t n_bytes, struct kn_err *err)
+{
+    size_t need;
+    if (!n_bytes)
+        return KN_OK;
+    if (!kni_add_size(d->n_kept, n_bytes, &need))
+        return kni_err_set(err, KN_E_NOMEM, "no memory for a stream");
+    if (need > d->capacity) {
+        size_t grown = need + need / 2;
+        uint8_t *kept = kni_realloc(KNI_ALLOC_TAG_CODEC, d->kept, grown);
+        if (!kept)
+            return kni_err_set(err, KN_E_NOMEM, "no memory for %zu bytes of a stream", grown);
+        d->kept = kept;
+        d->capacity = grown;
+    }
+    memcpy(d->kept + d->n_kept, bytes, n_bytes);
+    d->n_kept = need;
+    return KN_OK;
+}
+
+/* Decodes the whole units of what is kept; the rest moves to the front. */
+static enum kn_status decode_units(struct kn_video_decoder *d, bool last, struct kn_err *err)
+{
+    enum kn_status s = KN_OK;
+    size_t at = 0;
+    while (s == KN_OK && at < d->n_kept) {
+        size_t end = kni_hevc_unit_end(d->kept, d->n_kept, at);
+        if (end == d->n_kept && !last)
+            break;
+        s = take_unit(d, d->kept + at, end - at, err);
+        at = end;
+    }
+    if (at) {
+        memmove(d->kept, d->kept + at, d->n_kept - at);
+        d->n_kept -= at;
+    }
+    if (s == KN_OK && d->n_kept > MAX_UNIT)
+        s = kni_err_set(err, KN_E_FORMAT, "picture %llu does not end within %u bytes", (unsigned long long)d->n_pictures, MAX_UNIT);
+    if (s == KN_OK && last)
+        s = end_stream(d, err);
+    if (s == KN_OK && last && !d->n_pictures)
+        s = kni_err_set(err, KN_E_FORMAT, "an empty stream: there is no picture");
+    return s;
+}
+
+enum kn_status kn_video_decode(struct kn_video_decoder *d, const void *bytes, size_t n_bytes, bool last, struct kn_err *err)
+{
+    if (!d || (!bytes && n_bytes))
+        return kni_err_set(err, KN_E_ARG, "kn_video_decode needs a decoder and bytes");
+    if (d->failed)
+        return kni_err_set(err, KN_E_STATE, "this video decoder has ended before: open another one");
+    enum kn_status s = keep(d, bytes, n_bytes, err);
+    bool undecided = d->n_kept < sizeof CHUNK_MAGIC - 1 && !d->n_pictures;
+    bool chunk = !undecided && !d->begun && !memcmp(d->kept, CHUNK_MAGIC, sizeof CHUNK_MAGIC - 1);
+    if (s == KN_OK && (last || (!chunk && !undecided))) {
+        if (!chunk && d->opts.section_plus_1)
+            s = kni_err_set(err, KN_E_ARG, "only chunks have sections, and this is none");
+        else
+            s = chunk ? decode_chunk(d, err) : decode_units(d, last, err);
+    }
+    d->failed = last || s != KN_OK;
+    return s;
+}

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# kinema codec encode and decode from outside: raw pictures through every encoder and back bit for bit, files and pipes, summaries, wrong usage.
+# shellcheck source=test/e2e/e2e.sh
+. "$(dirname "${BASH_SOURCE[0]}")/e2e.sh"
+w=70 h=50 n=5
+raw=$work/raw.yuv
+python3 - "$w" "$h" "$n" >"$raw" <<'PY'
+import random, sys
+w, h, n = map(int, sys.argv[1:])
+r = random.Random(5)
+for t in range(n):
+    for plane in range(3):
+        for y in range(h):
+            scale = 12 * 0.93 ** y
+            sys.stdout.buffer.write(bytes(max(1, min(255, 128 + round(r.gauss(0, scale)))) for x in range(w)))
+PY
+[ "$(stat -c %s "$raw")" -eq $((3 * w * h * n)) ] || fail "the raw pictures have the wrong size"
+
+encoders=(kinema)
+if [ -e "$(dirname "$bin")/libkinema_x265.so" ]; then encoders+=(x265-ultrafast x265-medium); fi
+for encoder in "${encoders[@]}"; do
+  for content in noise tiles; do
+    "$bin" codec encode --size ${w}x$h --hevc-encoder "$encoder" --content $content --verify --json -o "$work/a.h265" "$raw" >"$work/a.json" 2>"$work/err" || fail "$encoder $content: $(cat "$work/err")"
+    [ "$(json "$work/a.json" '[o["pictures"], o["width"], o["height"], o["samples"], o["verified"], o["content"], o["hevc_encoder"]]')" = \
+      "[$n, $w, $h, $((3 * w * h * n)), true, \"$content\", \"$encoder\"]" ] || fail "$encoder $content: summary $(cat "$work/a.json")"
+    [ "$(json "$work/a.json" 'o["bytes"]')" -eq "$(stat -c %s "$work/a.h265")" ] || fail "$encoder $content: bytes of the summary are not the file's"
+    [ "$(json "$work/a.json" '0 < o["bits_per_sample"] < 8 and o["mb_s"] > 0 and o["encode_s"] > 0')" = true ] || fail "$encoder $content: figures"
+    "$bin" codec decode --json -o "$work/a.yuv" "$work/a.h265" >"$work/d.json" 2>"$work/err" || fail "decode $encoder $content: $(cat "$work/err")"
+    cmp -s "$raw" "$work/a.yuv" || fail "$encoder $content: other pictures came back"
+    [ "$(json "$work/d.json" '[o["pictures"], o["width"], o["height"], o["bytes"]]')" = "[$n, $w, $h, $(stat -c %s "$work/a.h265")]" ] || fail "summary of decode: $(cat "$work/d.json")"
+  done
+done
+
+# ---- pipes, some of the pictures, slices, tools
+"$bin" codec encode --size ${w}x$h - <"$raw" 2>"$work/err" | "$bin" codec decode - 2>/dev/null | cmp -s - "$raw" || fail "through pipes: $(cat "$work/err")"
+grep -q "$n pictures of $w x $h" "$work/err" || fail "no summary on stderr"
+"$bin" codec encode --size ${w}x$h --pictures 2 --hevc-slices 2 --hevc-tools basic -o "$work/two.h265" "$raw" 2>/dev/null || fail "two pictures"
+"$bin" codec decode "$work/two.h265" 2>/dev/null | cmp -s - <(head -c $((3 * w * h * 2)) "$raw") || fail "two pictures, slices: other pictures"
+"$bin" codec decode --pictures 1 "$work/two.h265" 2>/dev/null | cmp -s - <(head -c $((3 * w * h)) "$raw") || fail "one of two pictures"
+
+# ---- refused, with a sentence and without a file
+expect 1 "is it 64x64, three planes" "$bin" codec encode --size 64x64 -o "$work/none" "$raw"
+[ ! -e "$work/none" ] || fail "a failed encode left a file"
+expect 1 "fewer than --pictures asks for" "$bin" codec encode --size ${w}x$h --pictures 6 -o "$work/none" "$raw"
+expect 1 "fewer than --pictures asks for" "$bin" codec decode --pictures 3 -o "$work/none" "$work/two.h265"
+expect 1 "no stream that can be decoded" "$bin" codec decode -o "$work/none" "$raw"
+expect 1 "there is no picture" "$bin" codec decode -o "$work/none" /dev/null
+expect 1 "holds 0 pictures" "$bin" codec encode --size 16x16 -o "$work/none" /dev/null
+expect 1 "No such file" "$bin" codec encode --size 16x16 -o "$work/none" "$work/nothing"
+expect 1 "cannot write" "$bin" codec decode -o "$work/no/folder" "$work/two.h265"
+[ ! -e "$work/none" ] || fail "a failed command left a file"
+if [ -w /dev/full ]; then
+  status=0
+  "$bin" codec decode "$work/a.h265" >/dev/full 2>"$work/err" || status=$?
+  [ $status -eq 1 ] && grep -q "No space left" "$work/err" || fail "a full disk: status $status, $(cat "$work/err")"
+fi
+mkfifo "$work/fifo"
+cat "$work/fifo" >/dev/null &
+expect 1 "no stream that can be decoded" "$bin" codec decode -o "$work/fifo" "$raw"
+wait
+[ -p "$work/fifo" ] || fail "something that is no regular file was removed"
+expect 2 "needs --size" "$bin" codec encode "$raw"
+expect 2 "16 to 8192 samples" "$bin" codec encode --size 8x16 "$raw"
+expect 2 "16 to 8192 samples" "$bin" codec encode --size 64 "$raw"
+expect 2 "noise or tiles" "$bin" codec encode --size 64x64 --content film "$raw"
+expect 2 "kinema, x265-ultrafast or x265-medium" "$bin" codec encode --size 64x64 --hevc-encoder nvenc "$raw"
+expect 2 "belong to encode" "$bin" codec decode --verify "$raw"
+expect 2 "name a file with -o" "$bin" codec decode --json "$raw"
+expect 2 "while it is read" "$bin" codec encode --size ${w}x$h -o "$raw" "$raw"
+expect 2 "needs a FILE" "$bin" codec decode
+expect 1 "only chunks have sections" "$bin" codec decode --section 1 -o "$work/none" "$work/two.h265"
+[ "$(stat -c %s "$raw")" -eq $((3 * w * h * n)) ] || fail "the input was overwritten"
+expect 0 "--section" "$bin" codec encode --help
+finish
