@@ -268,7 +268,7 @@ static void put_weights(struct bits *b, const struct kni_hevc_lossless *e, uint3
     }
 }
 
-size_t kni_hevc_slice_header(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out)
+size_t kni_hevc_slice_header(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint32_t n_refs, uint8_t *out)
 {
     uint8_t *payload = nal_begin(out, job->first ? NAL_IDR_N_LP : NAL_TRAIL_R);
     struct bits b = {.bytes = payload};
@@ -284,7 +284,6 @@ size_t kni_hevc_slice_header(const struct kni_hevc_lossless *e, const struct kni
     if (!job->first) {
         put(&b, job->index & 255, 8); /* slice_pic_order_cnt_lsb */
         put(&b, 1, 1); /* short_term_ref_pic_set_sps_flag */
-        const uint32_t n_refs = kni_hevc_n_refs(e, job);
         put(&b, n_refs > 1, 1); /* num_ref_idx_active_override_flag */
         if (n_refs > 1)
             put_ue(&b, n_refs - 1); /* num_ref_idx_l0_active_minus1: the list repeats its one picture */

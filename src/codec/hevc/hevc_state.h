@@ -79,14 +79,8 @@ extern const uint8_t kni_hevc_sig_base[4][16];
 extern const uint16_t kni_hevc_sig_mask[2][3];
 extern const uint8_t kni_hevc_sig_order[2][16];
 
-/* References of a P picture. */
-static inline uint32_t kni_hevc_n_refs(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job)
-{
-    return job->before_flat ? 1 : e->n_refs;
-}
-
-/* Slice header without start code. Returns bytes. */
-size_t kni_hevc_slice_header(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
+/* Slice header; n_refs: of a P slice, e->n_refs at most. Returns bytes. */
+size_t kni_hevc_slice_header(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint32_t n_refs, uint8_t *out);
 
 /* Inserts emulation prevention into the n bytes at payload; there is room for half as many more. Returns the new size. */
 size_t kni_hevc_escape(uint8_t *payload, size_t n);
