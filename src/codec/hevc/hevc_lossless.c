@@ -107,7 +107,6 @@ static void plan_tiles(struct kni_hevc_lossless *e)
     e->n_refs = KNI_HEVC_MAX_REFS;
     e->qp = 0; /* contexts that begin near even odds */
     e->init_type = 2;
-    fill_costs(e);
 }
 
 enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memory, const struct kni_hevc_lossless_opts *o, struct kn_err *err)
@@ -136,6 +135,8 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
     e->fade[0] = 8;
     if (e->content == KNI_HEVC_CONTENT_TILES)
         plan_tiles(e);
+    if (e->content == KNI_HEVC_CONTENT_TILES || e->tools & KNI_HEVC_TOOL_EXPLICIT_RDPCM)
+        fill_costs(e);
     kni_hevc_contexts_init(e->contexts[0], 0, e->qp);
     kni_hevc_contexts_init(e->contexts[1], e->init_type, e->qp);
     e->slice = kni_hevc_slice_ref;
@@ -149,11 +150,15 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
     return KN_OK;
 }
 
-/* Implicit RDPCM serves intra blocks whose residual resembles its neighbours, which noise never does; and decoders disagree about its DC blocks' edges
- * and about chroma of inter blocks that follow intra ones. */
+/* Implicit RDPCM serves intra blocks that resemble their neighbours, which noise never does, and decoders disagree about it: libavcodec goes on
+ * smoothing those blocks' edges, and applies it to chroma of inter blocks. Explicit RDPCM finds next to nothing in token tiles, whose flags cost
+ * .07 % (doc/speed-log.md). */
 uint32_t kni_hevc_content_tools(uint32_t tools, enum kni_hevc_content content)
 {
-    return tools & (content == KNI_HEVC_CONTENT_TILES ? KNI_HEVC_TOOL_SIG_CONTEXT | KNI_HEVC_TOOL_RICE : ~(uint32_t)KNI_HEVC_TOOL_IMPLICIT_RDPCM);
+    uint32_t useless = KNI_HEVC_TOOL_IMPLICIT_RDPCM;
+    if (content == KNI_HEVC_CONTENT_TILES)
+        useless |= KNI_HEVC_TOOL_EXPLICIT_RDPCM;
+    return tools & ~useless;
 }
 
 uint32_t kni_hevc_lossless_tools(const struct kni_hevc_lossless *e)
