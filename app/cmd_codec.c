@@ -153,7 +153,8 @@ static int eval(struct kn_model *model, const struct args *a, struct kn_eval_cal
     int exit_status = KN_APP_EXIT_OK;
     struct kn_report *reports = calloc(a->n_texts + 1, sizeof *reports); /* the last one: the mean */
     json_t *machine = kn_app_json_machine();
-    struct kn_report_head head = {.model = kn_model_info(model)->path, .prefix = a->prefix, .continue_ = a->continue_, .kv_type = a->kv_type, .machine = machine, .hevc = a->hevc};
+    struct kn_report_head head = {.model = kn_model_info(model)->path, .prefix = a->prefix, .continue_ = a->continue_, .kv_type = a->kv_type, .machine = machine,
+                                  .hevc_encoder = kn_app_hevc_encoder_name(&a->hevc), .hevc_tools = kn_app_hevc_tools_name(&a->hevc)};
     if (!reports)
         return kn_app_fail("codec", "out of memory");
     if (!a->json)

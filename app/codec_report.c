@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hevc_opts.h"
 
 static const char *const own_names[] = {"fine", "medium", "small"};
 static const char *const rival_names[] = {"cachegen", "cachegen+sinks", "cachegen-ideal", "kvtc"};
@@ -159,8 +158,8 @@ json_t *kn_report_json(const struct kn_report *report, const struct kn_report_he
         json_array_append_new(rows, row_json(&report->rows[i]));
     json_object_set_new(all, "rows", rows);
     json_object_set_new(all, "equal_kl", equal_kl_json(report));
-    json_object_set_new(all, "hevc_encoder", json_string(kn_app_hevc_encoder_name(&head->hevc)));
-    json_object_set_new(all, "hevc_tools", json_string(kn_app_hevc_tools_name(&head->hevc)));
+    json_object_set_new(all, "hevc_encoder", json_string(head->hevc_encoder));
+    json_object_set_new(all, "hevc_tools", json_string(head->hevc_tools));
     json_object_set_new(all, "kv_type", json_string(kn_app_kv_type_name(head->kv_type)));
     json_object_set_new(all, "model", kn_app_json_text(head->model, strlen(head->model)));
     json_object_set_new(all, "machine", json_deep_copy(head->machine));
@@ -172,7 +171,7 @@ void kn_report_print(const struct kn_report *report, const struct kn_report_head
 {
     bool any_own = false;
     printf("%s: prefix %" PRIu32 ", continue %" PRIu32 ", %s pool, video by %s\n\n", head->text, head->prefix, head->continue_, kn_app_kv_type_name(head->kv_type),
-           kn_app_hevc_encoder_name(&head->hevc));
+           head->hevc_encoder);
     printf("%-15s %-12s %12s %7s %7s %7s %9s %7s %8s %9s %9s\n", "method", "preset", "bytes", "ratio", "bits K", "bits V", "KL", "top 1", "nll", "enc tok/s", "dec tok/s");
     for (uint32_t i = 0; i < report->n_rows; i++) {
         const struct kn_report_row *row = &report->rows[i];

@@ -28,7 +28,7 @@ struct kn_report_head {
     uint32_t prefix, continue_;
     enum kn_kv_type kv_type;
     const json_t *machine;
-    struct kn_hevc_opts hevc; /* of methods that are video */
+    const char *hevc_encoder, *hevc_tools; /* names, of methods that are video */
 };
 
 void kn_report_add(struct kn_report *report, const struct kn_eval_row *row);

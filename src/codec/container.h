@@ -37,7 +37,7 @@ enum kni_section_kind {
     KNI_SECTION_KIND_SPECTRAL_RANS = 17,  /* all matrices of symbols; index 0 */
     KNI_SECTION_KIND_SPECTRAL_VIDEO = 18, /* HEVC; K or V of three groups; index triple * 2 + is_v */
     KNI_SECTION_KIND_SPECTRAL_ESCAPES = 19, /* integers that a symbol does not hold, all matrices; index 0 */
-    KNI_SECTION_KIND_SPECTRAL_ORDER = 20   /* in which order tokens stand in all pictures of K and of V, or nothing; index 0 */
+    KNI_SECTION_KIND_SPECTRAL_ORDER = 20   /* in which order tokens stand in every part's pictures, or nothing; index 0 */
 };
 
 /* How the tiles layout cut this chunk. The spectral layout over HEVC has a resolution only; all else is zero for other layouts. */

@@ -102,8 +102,8 @@ size_t kni_spectral_layout_estimate(const struct kni_profile *p, const struct kn
     if (h->backend != KNI_BACKEND_ID_HEVC)
         return transform + rows * KNI_SPECTRAL_RUN + kni_sinks_scratch_bytes();
     size_t side = h->tiling.tokens_per_picture < 192 ? 192 : h->tiling.tokens_per_picture + 63u, picture = 3 * side * (rows + 63);
-    size_t order = rows * KNI_SPECTRAL_RUN + 2 * (size_t)h->meta.n_tokens; /* a run put back in the text's order; classes */
-    return transform + kni_sinks_scratch_bytes() + order + 4 * picture;    /* the flat one, the one being decoded, one to spare; coded bytes */
+    size_t run = rows * KNI_SPECTRAL_RUN;                             /* put back in the text's order */
+    return transform + kni_sinks_scratch_bytes() + run + 4 * picture; /* the flat one, the one being decoded, one to spare; coded bytes */
 }
 
 /* ---- escapes */

@@ -50,7 +50,7 @@ struct kni_spectral_job {
     enum kni_profile_preset preset;
     uint32_t n_sinks;            /* of this chunk: its first tokens that travel exactly */
     bool text_order;             /* encoding: columns of pictures are not to be ordered */
-    uint8_t *order;              /* [K, V][n_tokens], classes (spectral_order.h); NULL: columns stand as in the text */
+    uint8_t *order;              /* drawing: packed classes of all parts (spectral_order.h), written; NULL: columns stand as in the text */
     const uint8_t *escapes, *escapes_end; /* restoring: what is left of the section */
 };
 
@@ -103,18 +103,18 @@ struct kni_spectral_geometry kni_spectral_geometry_of(const struct kni_profile *
 /* out: [height], as row_scale in struct kni_hevc_lossless_opts; 0 where all is padding. */
 void kni_spectral_row_scale(const struct kni_profile *p, uint32_t is_v, enum kni_profile_preset preset, uint32_t triple, uint32_t height, uint16_t *out);
 /* Picture t of a triple into planes, three of width x height one after the other; its escapes go to the end of the layout's escape_bytes. Where
- * job->order is there, columns are ordered: triple 0's pictures write their classes, the others' read them. */
+ * job->order is there, columns are ordered, and how is noted there. */
 enum kn_status kni_spectral_draw(struct kni_spectral_job *job, const struct kni_spectral_geometry *g, uint32_t triple, uint32_t is_v, uint32_t t, uint8_t *planes,
                                  struct kn_err *err);
 
 /* What the backends fill in: layout_spectral_rans.c, layout_spectral_hevc.c. */
 struct kni_spectral_backend {
     enum kn_status (*open_encoder)(struct kni_codec *codec, struct kn_err *err);
-    /* Fills header's tiling and returns the number of sections with symbols; 0: KN_E_ARG with a sentence in err. */
+    /* Fills header's tiling and returns the number of its sections; 0: KN_E_ARG with a sentence in err. */
     uint32_t (*plan)(const struct kni_codec *codec, struct kni_container_header *header, struct kn_err *err);
     /* Writes and ends its sections. */
     enum kn_status (*encode)(struct kni_spectral_job *job, struct kni_container_writer *w, struct kn_err *err);
-    /* Number of sections with symbols that a chunk with this header has; 0: KN_E_FORMAT with a sentence in err. */
+    /* Number of the backend's sections that a chunk with this header has; 0: KN_E_FORMAT with a sentence in err. */
     uint32_t (*check)(const struct kni_profile *profile, const struct kni_container_header *header, struct kn_err *err);
     /* Reads its sections, the first of which has number section. */
     enum kn_status (*restore)(struct kni_spectral_job *job, const struct kni_container *c, uint32_t section, struct kn_err *err);

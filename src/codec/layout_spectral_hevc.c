@@ -17,8 +17,8 @@
  *
  * and encoding is 1.2 to 1.7 times as fast as without (decoding the same).
  *
- * Columns stand by their tokens' loudness (spectral_order.h), which takes another 1 % off; the section after the streams says how, or
- * is empty: then they stand as in the text.
+ * Columns stand by their tokens' loudness (spectral_order.h), in each plane in an order of its own, which takes another 1 % off; the section after
+ * the streams says how, or is empty: then they stand as in the text.
  *
  * The encoder is told how large each row's symbols are, from the classes that the profile gives rows for rANS.
  *
@@ -88,10 +88,10 @@ static uint32_t run_tokens(const struct kni_chunk_meta *m, const struct kni_spec
     return left < KNI_SPECTRAL_RUN ? left : KNI_SPECTRAL_RUN;
 }
 
-/* Classes of picture t's tokens. */
-static uint8_t *order_of(const struct kni_spectral_job *job, const struct kni_spectral_geometry *g, uint32_t is_v, uint32_t t)
+/* Where the packed classes of a part's tokens in picture t begin. */
+static size_t order_at(const struct kni_chunk_meta *m, const struct kni_spectral_geometry *g, uint32_t part, uint32_t t)
 {
-    return job->order + (size_t)is_v * job->meta->n_tokens + t * g->tokens_per_picture;
+    return kni_spectral_order_bytes(part, m->n_tokens) + kni_spectral_order_bytes(1, t * g->tokens_per_picture);
 }
 
 void kni_spectral_row_scale(const struct kni_profile *p, uint32_t is_v, enum kni_profile_preset preset, uint32_t triple, uint32_t height, uint16_t *out)
@@ -107,16 +107,19 @@ void kni_spectral_row_scale(const struct kni_profile *p, uint32_t is_v, enum kni
     }
 }
 
-/* Room for the chunk's classes, in the scratch, which nothing else uses while video is coded. */
-static enum kn_status make_order(struct kni_spectral_job *job, struct kn_err *err)
-{
-    enum kn_status s = kni_spectral_layout_room(job->x, 0, (size_t)job->meta->n_tokens * 2, err);
-    if (s == KN_OK)
-        job->order = job->x->scratch;
-    return s;
-}
-
 /* ---- encoding */
+
+/* Finds an order for the part's tokens in picture t, notes it and puts its plane into it. */
+static void order_plane(const struct kni_spectral_job *job, const struct kni_spectral_geometry *g, uint32_t part, uint32_t t, uint8_t *plane)
+{
+    uint8_t classes[KNI_SPECTRAL_MAX_PICTURE];
+    uint16_t column[KNI_SPECTRAL_MAX_PICTURE];
+    uint32_t n_tokens = picture_tokens(job->meta, g, t), n_rows = kni_spectral_rows_of(job->profile, part, job->preset);
+    kni_spectral_order_classes(plane, g->width, n_rows, n_tokens, classes);
+    kni_spectral_order_pack(classes, n_tokens, job->order + order_at(job->meta, g, part, t));
+    kni_spectral_order_columns(classes, n_tokens, column);
+    kni_spectral_order_apply(plane, g->width, n_rows, n_tokens, column);
+}
 
 enum kn_status kni_spectral_draw(struct kni_spectral_job *job, const struct kni_spectral_geometry *g, uint32_t triple, uint32_t is_v, uint32_t t, uint8_t *planes,
                                  struct kn_err *err)
@@ -130,15 +133,8 @@ enum kn_status kni_spectral_draw(struct kni_spectral_job *job, const struct kni_
             if (s != KN_OK)
                 return s;
         }
-    }
-    if (job->order) {
-        uint16_t column[KNI_SPECTRAL_MAX_PICTURE];
-        uint32_t n_tokens = picture_tokens(job->meta, g, t);
-        uint8_t *classes = order_of(job, g, is_v, t);
-        if (triple == 0)
-            kni_spectral_order_classes(planes, g->width, 3 * g->height, n_tokens, classes);
-        kni_spectral_order_columns(classes, n_tokens, column);
-        kni_spectral_order_apply(planes, g->width, 3 * g->height, n_tokens, column);
+        if (job->order && part < job->profile->n_parts)
+            order_plane(job, g, part, t, planes + k * plane_bytes);
     }
     return KN_OK;
 }
@@ -174,11 +170,11 @@ static enum kn_status encode_stream(struct kni_spectral_job *job, struct kni_con
 static enum kn_status write_order(const struct kni_spectral_job *job, struct kni_container_writer *w, struct kn_err *err)
 {
     if (job->order) {
-        size_t n_bytes = kni_spectral_order_bytes(job->meta->n_tokens);
+        size_t n_bytes = kni_spectral_order_bytes(job->profile->n_parts, job->meta->n_tokens);
         uint8_t *room = kni_container_writer_reserve(w, n_bytes);
         if (!room)
             return kni_err_set(err, KN_E_NOMEM, "no memory for a coded chunk");
-        kni_spectral_order_pack(job->order, (size_t)job->meta->n_tokens * 2, room);
+        memcpy(room, job->order, n_bytes);
         kni_container_writer_commit(w, n_bytes);
     }
     kni_container_writer_end_section(w, KNI_SECTION_KIND_SPECTRAL_ORDER, 0);
@@ -187,7 +183,11 @@ static enum kn_status write_order(const struct kni_spectral_job *job, struct kni
 
 static enum kn_status hevc_encode(struct kni_spectral_job *job, struct kni_container_writer *w, struct kn_err *err)
 {
-    enum kn_status s = job->text_order ? KN_OK : make_order(job, err);
+    enum kn_status s = KN_OK;
+    if (!job->text_order) {
+        s = kni_spectral_layout_room(job->x, 0, kni_spectral_order_bytes(job->profile->n_parts, job->meta->n_tokens), err);
+        job->order = s == KN_OK ? job->x->scratch : NULL; /* which nothing else uses while video is coded */
+    }
     for (uint32_t i = 0, n = 2; s == KN_OK && i < n; i++) {
         struct kni_spectral_geometry g = kni_spectral_geometry_of(job->profile, &w->header, i % 2);
         n = g.n_triples * 2;
@@ -202,25 +202,30 @@ struct picture_job {
     struct kni_spectral_job *job;
     const struct kni_spectral_geometry *g;
     uint32_t triple, is_v;
+    const uint8_t *order; /* the chunk's, packed; NULL: columns stand as in the text */
 };
 
 static enum kn_status put_picture(void *user, uint32_t index, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
 {
     const struct picture_job *j = user;
     struct kni_spectral_job *job = j->job;
+    uint8_t classes[KNI_SPECTRAL_MAX_PICTURE];
     uint16_t column[KNI_SPECTRAL_MAX_PICTURE];
-    uint32_t t = index / 2, n;
+    uint32_t t = index / 2, n_tokens, n;
     enum kn_status s = KN_OK;
     if (index % 2 == 0)
         return KN_OK; /* flat */
-    if (job->order)
-        kni_spectral_order_columns(order_of(job, j->g, j->is_v, t), picture_tokens(job->meta, j->g, t), column);
+    n_tokens = picture_tokens(job->meta, j->g, t);
     for (uint32_t k = 0; k < 3; k++) {
         uint32_t part = (j->triple * 3 + k) * 2 + j->is_v;
+        if (j->order && part < job->profile->n_parts) {
+            kni_spectral_order_unpack(j->order + order_at(job->meta, j->g, part, t), n_tokens, classes);
+            kni_spectral_order_columns(classes, n_tokens, column);
+        }
         for (uint32_t c = 0; s == KN_OK && part < job->profile->n_parts && (n = run_tokens(job->meta, j->g, t, c)); c += n) {
             const uint8_t *rows = planes[k] + c;
             size_t stride = strides[k];
-            if (job->order) {
+            if (j->order) {
                 kni_spectral_order_undo(planes[k], stride, kni_spectral_rows_of(job->profile, part, job->preset), n, column + c, job->x->symbols,
                                         KNI_SPECTRAL_RUN);
                 rows = job->x->symbols;
@@ -232,31 +237,29 @@ static enum kn_status put_picture(void *user, uint32_t index, const uint8_t *con
     return s;
 }
 
-/* The chunk's order, and room for a run's matrix in which it is undone. */
-static enum kn_status read_order(struct kni_spectral_job *job, const struct kni_container *c, uint32_t section, struct kn_err *err)
+/* The chunk's order, borrowed from the container, or NULL; and room for a run's matrix in which it is undone. */
+static enum kn_status read_order(struct kni_spectral_job *job, const struct kni_container *c, uint32_t section, const uint8_t **order, struct kn_err *err)
 {
     uint32_t k = kni_spectral_rows_max(job->profile, 0, job->preset), v = kni_spectral_rows_max(job->profile, 1, job->preset), rows = k > v ? k : v;
     const uint8_t *bytes;
-    size_t size, want = kni_spectral_order_bytes(job->meta->n_tokens);
+    size_t size, want = kni_spectral_order_bytes(job->profile->n_parts, job->meta->n_tokens);
+    *order = NULL;
     enum kn_status s = kni_container_expect(c, section, KNI_SECTION_KIND_SPECTRAL_ORDER, 0, &bytes, &size, err);
     if (s != KN_OK || !size)
         return s;
     if (size != want)
         return kni_err_set(err, KN_E_FORMAT, "the order of the chunk's columns has %zu bytes; its tokens make %zu", size, want);
-    s = make_order(job, err);
-    if (s == KN_OK)
-        s = kni_spectral_layout_room(job->x, (size_t)rows * KNI_SPECTRAL_RUN, 0, err);
-    if (s == KN_OK)
-        kni_spectral_order_unpack(bytes, (size_t)job->meta->n_tokens * 2, job->order);
-    return s;
+    *order = bytes;
+    return kni_spectral_layout_room(job->x, (size_t)rows * KNI_SPECTRAL_RUN, 0, err);
 }
 
 static enum kn_status hevc_restore(struct kni_spectral_job *job, const struct kni_container *c, uint32_t section, struct kn_err *err)
 {
-    enum kn_status s = read_order(job, c, section + kni_spectral_geometry_of(job->profile, &c->header, 0).n_triples * 2, err);
+    const uint8_t *order;
+    enum kn_status s = read_order(job, c, section + kni_spectral_geometry_of(job->profile, &c->header, 0).n_triples * 2, &order, err);
     for (uint32_t i = 0, n = 2; s == KN_OK && i < n; i++) {
         struct kni_spectral_geometry g = kni_spectral_geometry_of(job->profile, &c->header, i % 2);
-        struct picture_job j = {.job = job, .g = &g, .triple = i / 2, .is_v = i % 2};
+        struct picture_job j = {.job = job, .g = &g, .triple = i / 2, .is_v = i % 2, .order = order};
         struct kni_hevc_expect expect = {.width = g.width, .height = g.height, .n_pictures = 2 * g.n_pictures, .tools = c->header.tools};
         const uint8_t *bytes;
         size_t size;

@@ -115,7 +115,7 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
     const struct kni_spectral_geometry g = kni_spectral_geometry_of(profile, &header, is_v);
     const struct kni_kv_view view = kni_eval_bed_clean(bed);
     struct kni_spectral_layout x = {0};
-    uint8_t *orders; /* [chunk][K, V][token], as all of a chunk's triples share one */
+    uint8_t *order; /* noted nowhere: it travels apart from the pictures, as escapes do */
     f->content = KNI_HEVC_CONTENT_NOISE;
     f->width = g.width;
     f->height = g.height;
@@ -125,9 +125,9 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
     f->row_scale = kni_alloc(KNI_ALLOC_TAG_SCRATCH, (size_t)g.n_triples * g.height * sizeof *f->row_scale, 0);
     if (!f->flat || !f->row_scale)
         return kni_err_set(err, KN_E_NOMEM, "no memory for a picture of %u x %u", g.width, g.height);
-    orders = kni_alloc(KNI_ALLOC_TAG_SCRATCH, (size_t)f->n_chunks * 2 * CHUNK, 0);
-    if (!orders)
-        return kni_err_set(err, KN_E_NOMEM, "no memory for the order of %u chunks", f->n_chunks);
+    order = kni_alloc(KNI_ALLOC_TAG_SCRATCH, kni_spectral_order_bytes(profile->n_parts, CHUNK), 0);
+    if (!order)
+        return kni_err_set(err, KN_E_NOMEM, "no memory for the order of a chunk's columns");
     memset(f->flat, KNI_SPECTRAL_BLANK, (size_t)g.width * g.height);
     for (uint32_t i = 0; i < g.n_triples; i++)
         kni_spectral_row_scale(profile, is_v, kni_spectral_preset(preset), i, g.height, f->row_scale + (size_t)i * g.height);
@@ -142,18 +142,18 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
                                        .view = &view,
                                        .preset = kni_spectral_preset(preset),
                                        .n_sinks = kni_spectral_n_sinks(profile, &meta),
-                                       .order = text_order ? NULL : orders + (size_t)(i % f->n_chunks) * 2 * CHUNK};
+                                       .order = text_order ? NULL : order};
         x.escape_used = 0; /* escapes travel apart from the pictures */
         for (uint32_t t = 0; status == KN_OK && t < g.n_pictures; t++)
             status = kni_spectral_draw(&job, &g, i / f->n_chunks, is_v, t, picture_at(f, i, t), err);
         if (status == KN_OK)
             count(f, &job, &g, i, is_v);
     }
-    f->order_bytes = text_order ? 0 : f->n_chunks * kni_spectral_order_bytes(CHUNK) / 2; /* of K or V */
+    f->order_bytes = text_order ? 0 : f->n_chunks * kni_spectral_order_bytes(profile->n_parts, CHUNK) / 2; /* of K or V */
     kni_spectral_close(&x.transform);
     kni_free(x.escapes.values);
     kni_free(x.escape_bytes);
-    kni_free(orders);
+    kni_free(order);
     return status;
 }
 

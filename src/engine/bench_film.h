@@ -3,7 +3,7 @@
  * The pictures that encoders of video are measured on: those that a layout draws of a bed's clean prefix, K or V of all its chunks, all
  * kept in memory so that drawing them is no part of what is measured.
  *
- *     spectral   stream = triple * n_chunks + chunk      pictures of a stream: flat, drawn, flat, drawn, ..
+ *     spectral   stream = triple * n_chunks + chunk      pictures of a stream: flat, drawn, flat, drawn, ..; columns by loudness
  *     tiles      stream = group * n_chunks + chunk       all are drawn
  *
  * So streams of one size in bytes, about, are neighbours: dealt out one by one, the large ones first, they keep threads equally busy.

@@ -4,7 +4,7 @@
 # shellcheck shell=bash disable=SC1091
 source "$(dirname "$0")/e2e.sh"
 corpus=$KN_SOURCE/test/fuzz/corpus
-ours=$corpus/hevc_reader_fuzz/ours
+ours=$corpus/hevc_reader_fuzz/ours_all_tools
 
 expect 0 "transform_skip_context implicit_rdpcm explicit_rdpcm persistent_rice_adaptation" "$bin" codec inspect "$ours"
 grep -q "^pictures  48 x 64, 8-bit 4:4:4" "$work/out" || fail "no picture size"

@@ -5,8 +5,9 @@
  *
  *     ninja codec_corpus && test/codec_corpus test/fuzz/corpus
  *
- * Not from here: hevc_reader_fuzz/x265_slow, a film of 64 x 48 by libx265's own interface, preset slow, lossless, with wavefront, rectangular and
- * asymmetric partitions, deep transform trees, units of 8 to 16 and three references.
+ * Not from here: hevc_reader_fuzz/ours_all_tools, from when our encoder still set all four flags of range extensions; hevc_reader_fuzz/x265_slow, a
+ * film of 64 x 48 by libx265's own interface, preset slow, lossless, with wavefront, rectangular and asymmetric partitions, deep transform trees,
+ * units of 8 to 16 and three references.
  */
 #include <math.h>
 #include <stdio.h>

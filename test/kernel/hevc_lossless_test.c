@@ -241,7 +241,8 @@ static struct hevc_case plain_case(uint32_t width, uint32_t height, uint32_t n, 
 }
 
 /* What fills a slice most: uniform noise and the ends of the range, from a flat picture, inside a picture, and against the picture before, where
- * differences reach 255. The bound has to hold whatever comes (canaries), and not to be idle: half as much would be too little. */
+ * differences reach 255. The bound has to hold whatever comes (canaries), and not to be idle: half as much would be too little, where a third of it
+ * is for emulation prevention, which no picture asks for. */
 static void bounds_are_near(void **state)
 {
     (void)state;

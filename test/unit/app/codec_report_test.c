@@ -74,7 +74,7 @@ static void test_json(void **state)
     add(&r, "small", "hevc", 1000, NAN);
     add(&r, "fine", "rans", 1000, 0.004);
     json_t *machine = json_pack("{s:s}", "cpu", "none");
-    struct kn_report_head head = {.text = "a text", .model = "m", .prefix = 512, .continue_ = 64, .machine = machine};
+    struct kn_report_head head = {.text = "a text", .model = "m", .prefix = 512, .continue_ = 64, .machine = machine, .hevc_encoder = "kinema", .hevc_tools = "full"};
     json_t *j = kn_report_json(&r, &head);
     assert_string_equal(json_string_value(json_object_get(j, "text")), "a text");
     assert_int_equal(json_integer_value(json_object_get(j, "prefix")), 512);

@@ -104,7 +104,7 @@ static void packing(void **state)
 {
     (void)state;
     uint8_t bytes[97], again[97], classes[257];
-    assert_int_equal(kni_spectral_order_bytes(128), 96);
+    assert_int_equal(kni_spectral_order_bytes(2, 128), 96);
     for (int round = 0; round < 20; round++) {
         for (int i = 0; i < 96; i++)
             bytes[i] = (uint8_t)test_random();

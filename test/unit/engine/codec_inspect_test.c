@@ -87,7 +87,7 @@ static void streams(void **state)
         const char *seed;
         uint32_t n_streams, n_pictures;
     } files[] = {
-        {"hevc_reader_fuzz/ours", 1, 3}, {"hevc_reader_fuzz/x265", 1, 3}, {"hevc_reader_fuzz/x265_slow", 1, 3},
+        {"hevc_reader_fuzz/ours_all_tools", 1, 3}, {"hevc_reader_fuzz/x265", 1, 3}, {"hevc_reader_fuzz/x265_slow", 1, 3},
         {"chunk_fuzz/tiles_f16", 2, 8}, {"chunk_fuzz/fine_hevc_f16", 2, 4}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         size_t n;
@@ -149,7 +149,7 @@ static void wrong_use(void **state)
 {
     (void)state;
     size_t n;
-    uint8_t *bytes = read_seed("hevc_reader_fuzz/ours", &n);
+    uint8_t *bytes = read_seed("hevc_reader_fuzz/ours_all_tools", &n);
     struct kn_err err = {0};
     struct kn_hevc_inspect_opts o = {.size = sizeof o};
     assert_int_equal(kn_hevc_inspect(bytes, n, &o, &err), KN_OK); /* no callbacks: a check */

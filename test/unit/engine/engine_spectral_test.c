@@ -169,8 +169,8 @@ static void fetched_is_what_was_published(void **state)
         struct kn_answer rans, hevc;
         uint8_t a[16], b[16];
         char ending[2][48];
-        snprintf(ending[0], sizeof ending[0], ":%s-f16-32-v2-rans", names[i]);
-        snprintf(ending[1], sizeof ending[1], ":%s-f16-32-v2-hevc", names[i]);
+        snprintf(ending[0], sizeof ending[0], ":%s-f16-32-v3-rans", names[i]);
+        snprintf(ending[1], sizeof ending[1], ":%s-f16-32-v3-hevc", names[i]);
         uint64_t n = through((enum kn_preset)(KN_PRESET_FINE + i), i ? KN_BACKEND_RANS : KN_BACKEND_DEFAULT, names[i], ending[0], &rans, a);
         through((enum kn_preset)(KN_PRESET_FINE + i), KN_BACKEND_HEVC, names[i], ending[1], &hevc, b);
         assert_memory_equal(a, b, 16);
@@ -192,7 +192,7 @@ static void defaults(void **state)
     (void)state;
     struct kn_answer answer;
     uint8_t digest[16];
-    through(KN_PRESET_DEFAULT, KN_BACKEND_DEFAULT, "medium", "medium-f16-32-v2-rans", &answer, digest);
+    through(KN_PRESET_DEFAULT, KN_BACKEND_DEFAULT, "medium", "medium-f16-32-v3-rans", &answer, digest);
     struct folder f;
     folder_make(&f);
     struct kn_engine_opts o = opts_of(f.url, KN_PRESET_DEFAULT, KN_BACKEND_DEFAULT);
@@ -268,10 +268,10 @@ static void with_a_built_profile(void **state)
     uint8_t digest[16];
     char random_path[256];
     memcpy(random_path, profile_path, sizeof random_path);
-    uint64_t n_random = through(KN_PRESET_FINE, KN_BACKEND_RANS, "fine", "fine-f16-32-v2-rans", &answer, digest);
+    uint64_t n_random = through(KN_PRESET_FINE, KN_BACKEND_RANS, "fine", "fine-f16-32-v3-rans", &answer, digest);
     memcpy(profile_path, built, sizeof profile_path);
-    uint64_t n_built = through(KN_PRESET_FINE, KN_BACKEND_RANS, "fine", "fine-f16-32-v2-rans", &answer, digest);
-    through(KN_PRESET_SMALL, KN_BACKEND_HEVC, "small", "small-f16-32-v2-hevc", &answer, digest);
+    uint64_t n_built = through(KN_PRESET_FINE, KN_BACKEND_RANS, "fine", "fine-f16-32-v3-rans", &answer, digest);
+    through(KN_PRESET_SMALL, KN_BACKEND_HEVC, "small", "small-f16-32-v3-hevc", &answer, digest);
     memcpy(profile_path, random_path, sizeof profile_path);
     assert_true(n_built < n_random);
     unlink(built);
