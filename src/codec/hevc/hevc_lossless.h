@@ -7,7 +7,8 @@
  * Its pictures are symbols, not film: noise around 128 whose loudness changes from row to row. So nothing is searched. A stream
  * begins with an IDR picture; every later one predicts from the picture before it with no motion, block by block, and codes
  * the difference without transform (cu_transquant_bypass). Since that is lossless, the picture before is the caller's own
- * planes: nothing is reconstructed and nothing is waited for, and every slice of every picture may be coded on its own.
+ * planes: nothing is reconstructed and nothing is waited for, and every slice of every picture may be coded on its own. Token tiles choose
+ * among several strengths of the picture before, by weighted prediction (hevc_tiles_unit.inc).
  *
  * Memory is the caller's: kni_hevc_lossless_bytes of it hold the encoder, and nothing is allocated later. Slices write
  * into room of kni_hevc_lossless_slice_bound bytes. Core functions keep no state outside of their arguments.
@@ -40,7 +41,7 @@ enum kni_hevc_tool {
 /* What pictures look like. Says which tests per block are worth their time; any picture may be coded as either. */
 enum kni_hevc_content {
     KNI_HEVC_CONTENT_NOISE = 0, /* spectral: prediction from inside the picture never helps */
-    KNI_HEVC_CONTENT_TILES = 1  /* token tiles: intra or inter, by cost */
+    KNI_HEVC_CONTENT_TILES = 1  /* token tiles: units' sizes, how strongly they predict from before, and intra, by cost */
 };
 
 struct kni_hevc_lossless_opts {

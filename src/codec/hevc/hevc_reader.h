@@ -7,7 +7,7 @@
  *
  * Scope: 8-bit 4:4:4, one layer, I and P slices, cu_transquant_bypass in every coding unit, range extension tools of
  * enum kni_hevc_tool. Anything else is refused by name. Intra prediction is rebuilt in full, inter prediction only without motion
- * from the picture before: a picture that needs more is parsed and counted, and its planes are NULL with the reason in why.
+ * from the picture before, weighted or not: a picture that needs more is parsed and counted, and its planes are NULL with the reason in why.
  *
  * It is made to be right, not fast: an array of cells of 4 x 4 samples says what each place holds, every bin is counted.
  *
