@@ -346,22 +346,6 @@ static enum kn_status do_work(struct bench *b, struct kn_err *err)
 
 /* ---- the whole */
 
-static enum kn_status check_names(const char *list, struct kn_err *err)
-{
-    for (const char *at = list; at; at++) {
-        size_t n = strcspn(at, ",");
-        bool known = false;
-        for (size_t i = 0; i < N_WORKS; i++)
-            known = known || (strlen(works[i].what) == n && !memcmp(works[i].what, at, n));
-        if (!known)
-            return kni_err_set(err, KN_E_ARG, "there is nothing called \"%.*s\": use exact, fine, medium, small, tiles, rans, transform, zstd, memcpy", (int)n, at);
-        at += n;
-        if (!*at)
-            break;
-    }
-    return KN_OK;
-}
-
 static enum kn_status check(struct kn_codec_bench_opts *o, const struct kn_model *model, const struct kn_codec_bench_opts *opts, struct kn_err *err)
 {
     if (!model || !opts || opts->size < sizeof opts->size)
@@ -374,7 +358,7 @@ static enum kn_status check(struct kn_codec_bench_opts *o, const struct kn_model
     if (o->prefix % CHUNK || o->n_tokens < o->prefix)
         return kni_err_set(err, KN_E_ARG, "a prefix of %u of %zu tokens: use a multiple of %u that the text has", o->prefix, o->n_tokens, CHUNK);
     enum kn_status status = kni_eval_check_tokens(model, o->tokens, o->prefix, err);
-    return status ? status : check_names(o->only, err);
+    return status ? status : kni_eval_check_names(o->only, "row", "exact,fine,medium,small,tiles,rans,transform,zstd,memcpy", err);
 }
 
 enum kn_status kn_codec_bench(struct kn_model *model, const struct kn_codec_bench_opts *opts, struct kn_err *err)

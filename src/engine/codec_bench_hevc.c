@@ -374,22 +374,6 @@ static enum kn_status do_preset(struct bench *b, enum kn_preset preset, struct k
     return status;
 }
 
-static enum kn_status check_list(const char *list, const char *what, const char *names, struct kn_err *err)
-{
-    for (const char *at = list; at; at++) {
-        size_t n = strcspn(at, ",");
-        bool known = false;
-        for (const char *name = names; *name && !known; name += strcspn(name, ",") + (name[strcspn(name, ",")] != 0))
-            known = strcspn(name, ",") == n && !memcmp(name, at, n);
-        if (!known)
-            return kni_err_set(err, KN_E_ARG, "there is no %s \"%.*s\": use %s", what, (int)n, at, names);
-        at += n;
-        if (!*at)
-            break;
-    }
-    return KN_OK;
-}
-
 static enum kn_status check(struct kn_codec_bench_hevc_opts *o, const struct kn_model *model, const struct kn_codec_bench_hevc_opts *opts, struct kn_err *err)
 {
     if (!model || !opts || opts->size < sizeof opts->size)
@@ -407,10 +391,10 @@ static enum kn_status check(struct kn_codec_bench_hevc_opts *o, const struct kn_
         return kni_err_set(err, KN_E_ARG, "a prefix of %u of %zu tokens: use a multiple of %u that the text has", o->prefix, o->n_tokens, CHUNK);
     enum kn_status status = kni_eval_check_tokens(model, o->tokens, o->prefix, err);
     if (status == KN_OK)
-        status = check_list(o->encoders, "encoder", "ours,x265-ultrafast,x265-medium", err);
+        status = kni_eval_check_names(o->encoders, "encoder", "ours,x265-ultrafast,x265-medium", err);
     if (status == KN_OK)
-        status = check_list(o->tools, "set of tools", "full,basic", err);
-    return status ? status : check_list(o->only, "preset over video", "fine,medium,small,tiles", err);
+        status = kni_eval_check_names(o->tools, "set of tools", "full,basic", err);
+    return status ? status : kni_eval_check_names(o->only, "preset over video", "fine,medium,small,tiles", err);
 }
 
 enum kn_status kn_codec_bench_hevc(struct kn_model *model, const struct kn_codec_bench_hevc_opts *opts, struct kn_err *err)

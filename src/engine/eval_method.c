@@ -84,6 +84,22 @@ bool kni_eval_is_named(const char *list, const char *method)
     }
 }
 
+enum kn_status kni_eval_check_names(const char *list, const char *what, const char *names, struct kn_err *err)
+{
+    for (const char *at = list; at; at++) {
+        size_t n = strcspn(at, ",");
+        bool known = false;
+        for (const char *name = names; *name && !known; name += strcspn(name, ",") + (name[strcspn(name, ",")] != 0))
+            known = strcspn(name, ",") == n && !memcmp(name, at, n);
+        if (!known)
+            return kni_err_set(err, KN_E_ARG, "there is no %s \"%.*s\": use %s", what, (int)n, at, names);
+        at += n;
+        if (!*at)
+            break;
+    }
+    return KN_OK;
+}
+
 enum kn_status kni_eval_check_list(const char *list, bool may_be_untouched, struct kn_err *err)
 {
     for (const char *at = list; at; at++) {

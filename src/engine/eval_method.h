@@ -40,6 +40,8 @@ bool kni_eval_method_wants_calibration(const struct kni_eval_method *m);
 
 /* Whether the comma-separated list names the method. NULL names all. */
 bool kni_eval_is_named(const char *list, const char *method);
+/* KN_E_ARG when list (NULL: fine), names with commas between them, has one that is not in names; what: "encoder", for the sentence. */
+enum kn_status kni_eval_check_names(const char *list, const char *what, const char *names, struct kn_err *err);
 /* KN_E_ARG when the list names something that is no method, or "untouched" unless that is allowed. */
 enum kn_status kni_eval_check_list(const char *list, bool may_be_untouched, struct kn_err *err);
 

@@ -20,7 +20,7 @@ cp "$work/out" "$work/rows"
 text=$KN_SOURCE/README.md
 expect 2 "say what the model is to read" "$bin" bench codec -m "$model"
 expect 2 "multiple of 256" "$bin" bench codec -m "$model" --text "$text" --prefix 300
-expect 1 "nothing called \"exakt\"" "$bin" bench codec -m "$model" --text "$text" --only exakt
+expect 1 "no row \"exakt\"" "$bin" bench codec -m "$model" --text "$text" --only exakt
 expect 1 "use a multiple of 256 that the text has" "$bin" bench codec -m "$model" --text "$text" --prefix 1048576
 expect 1 "none.knp" "$bin" bench codec -m "$model" --text "$text" --prefix 256 --profile "$work/none.knp"
 expect 0 "GFLOP/s" "$bin" bench codec -m "$model" --text "$text" --prefix 256 --seconds 0.01 --only memcpy

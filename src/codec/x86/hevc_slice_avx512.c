@@ -11,21 +11,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-static inline uint32_t pack(uint32_t bits, uint32_t mask)
-{
-    return _pext_u32(bits, mask);
-}
-
-static inline uint32_t nth(uint32_t n, uint32_t mask)
-{
-    return (uint32_t)_tzcnt_u32(_pdep_u32(1u << n, mask));
-}
-
-static inline void order(uint8_t *to, const uint8_t *from, const uint8_t *where)
-{
-    const __m128i bytes = _mm_loadu_si128((const __m128i *)from);
-    _mm_storeu_si128((__m128i *)to, _mm_shuffle_epi8(bytes, _mm_loadu_si128((const __m128i *)where)));
-}
+#include "codec/x86/hevc_bits_x86.inc"
 
 /* Rows at p and below it, 32 bytes each; of narrower blocks what is not theirs is zero, and not read. */
 static inline __m512i load_rows(const uint8_t *p, size_t stride, __mmask32 width)
