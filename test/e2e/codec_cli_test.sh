@@ -24,7 +24,7 @@ print(all(abs(x["kl"]+y["kl"]-2*z["kl"])<1e-6 and abs(x["bytes"]+y["bytes"]-2*z[
 
 expect 0 "bit for bit" "$bin" codec eval "${small[@]}" --only raw --text "$work/a.txt"
 expect 0 "--needle" "$bin" codec --help
-expect 2 "eval, search, encode or decode" "$bin" codec
+expect 2 "eval, search, encode, decode or inspect" "$bin" codec
 expect 2 "needs --text" "$bin" codec eval -m "$model"
 expect 2 "multiple of 256" "$bin" codec eval -m "$model" --text "$work/a.txt" --prefix 300
 expect 2 "takes one --text" "$bin" codec search -m "$model" --text "$work/a.txt" --text "$work/b.txt"
