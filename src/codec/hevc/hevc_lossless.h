@@ -14,7 +14,7 @@
  * into room of kni_hevc_lossless_slice_bound bytes. Core functions keep no state outside of their arguments.
  *
  * Source: ITU-T H.265 (08/2021), 7.3 (syntax), 9.3 (CABAC). Any number of threads may code slices of one encoder at once;
- * init and headers belong to one thread.
+ * init and headers belong to one thread. The same bytes at every CPU level.
  */
 #ifndef KNI_CODEC_HEVC_LOSSLESS_H
 #define KNI_CODEC_HEVC_LOSSLESS_H
@@ -48,7 +48,7 @@ struct kni_hevc_lossless_opts {
     uint32_t width, height;      /* samples, 16..8192; where not a multiple of 8, the stream carries a conformance window */
     uint32_t tools;              /* bits of enum kni_hevc_tool */
     enum kni_hevc_content content;
-    uint32_t n_slices;           /* of each picture, 1..64 and at most one a row of coding tree units; 0: chosen by size */
+    uint32_t n_slices;           /* of each picture, 1..64; more than rows of coding tree units: as many as rows; 0: chosen by size */
     const uint16_t *row_scale;   /* [height] mean |symbol - 128| of each row times 256, the loudest plane's; borrowed for init; NULL: unknown */
 };
 
@@ -89,7 +89,5 @@ size_t kni_hevc_lossless_headers(const struct kni_hevc_lossless *e, uint8_t *out
 size_t kni_hevc_lossless_slice(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
 /* A whole access unit into out, which has unit_bound bytes: parameter sets when first, then every slice. Returns its size. */
 size_t kni_hevc_lossless_unit(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint8_t *out);
-
-/* The CPU level in use may be lowered for tests: the same bytes at every level. */
 
 #endif
