@@ -371,10 +371,8 @@ enum kn_status kn_codec_bench(struct kn_model *model, const struct kn_codec_benc
         return status;
     struct kni_eval_bed_opts bo = {.model = model, .n_prefix = b.opts.prefix, .n_after = 1, .n_threads = b.opts.n_threads, .kv_type = b.opts.kv_type};
     status = kni_eval_bed_open(&b.bed, &bo, err);
-    if (status == KN_OK && b.opts.profile_path)
-        status = kni_profile_open(&b.profile, b.opts.profile_path, err);
-    if (status == KN_OK && b.profile)
-        status = kni_profile_match(b.profile, model->info.fingerprint, &b.bed.kv, err);
+    if (status == KN_OK)
+        status = kni_eval_open_profile(&b.profile, b.opts.profile_path, &b.bed, err);
     if (status)
         goto done;
     b.n_chunks = b.opts.prefix / CHUNK;
@@ -400,8 +398,7 @@ done:
     kni_free(b.matrices);
     kni_free(b.chunks);
     kni_free(b.stations);
-    if (b.profile)
-        kni_profile_close(&b.profile);
+    kni_profile_close(&b.profile);
     kni_eval_bed_close(&b.bed);
     return status;
 }
