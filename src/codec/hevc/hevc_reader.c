@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "codec/hevc/hevc_reader_state.h"
+#include "codec/hevc/hevc_syntax.h"
 
 enum { NAL_VCL_END = 32, NAL_TRAIL_LAST = 1, NAL_IRAP_FIRST = 16, NAL_CRA = 21, NAL_SPS = 33, NAL_PPS = 34 };
 
@@ -222,15 +223,6 @@ static bool read_slice(struct kni_hevc_reader *r, uint32_t nal_type, size_t n_pa
 
 /* ---- NAL units */
 
-/* The next 00 00 01 at or after at, or n_bytes. */
-static size_t find_start(const uint8_t *b, size_t n_bytes, size_t at)
-{
-    for (; at + 3 <= n_bytes; at++)
-        if (b[at] == 0 && b[at + 1] == 0 && b[at + 2] == 1)
-            return at;
-    return n_bytes;
-}
-
 /* Takes 03 out of 00 00 03. */
 static size_t unescape(uint8_t *to, const uint8_t *from, size_t n_bytes)
 {
@@ -280,7 +272,7 @@ static bool read_nal(struct kni_hevc_reader *r, const uint8_t *nal, size_t n_nal
 enum kn_status kni_hevc_reader_read(struct kni_hevc_reader *r, const uint8_t *bytes, size_t n_bytes, struct kn_err *err)
 {
     r->err = err;
-    size_t at = find_start(bytes, n_bytes, 0);
+    size_t at = kni_hevc_find_start(bytes, n_bytes, 0);
     for (size_t i = 0; i < at; i++)
         if (at == n_bytes || bytes[i]) {
             kni_hevc_reader_fail(r, KN_E_FORMAT, "does not begin with a start code");
@@ -290,7 +282,7 @@ enum kn_status kni_hevc_reader_read(struct kni_hevc_reader *r, const uint8_t *by
         kni_hevc_reader_fail(r, KN_E_FORMAT, "has an empty access unit");
     size_t lead = at; /* zeros before the start code */
     while (at < n_bytes && r->status == KN_OK) {
-        size_t begin = at + 3, next = find_start(bytes, n_bytes, begin), end = next;
+        size_t begin = at + 3, next = kni_hevc_find_start(bytes, n_bytes, begin), end = next;
         while (next < n_bytes && end > begin && !bytes[end - 1]) /* zeros before a start code count as its own */
             end--;
         r->bytes_since += lead + end - at;

@@ -239,8 +239,7 @@ static const char *check_sps(const uint8_t *bytes, size_t n_bytes, uint32_t widt
     return c.tools & ~tools ? "uses coding tools that the chunk's header does not name" : NULL;
 }
 
-/* The next start code 00 00 01 at or after at, or n_bytes. */
-static size_t find_start(const uint8_t *b, size_t n_bytes, size_t at)
+size_t kni_hevc_find_start(const uint8_t *b, size_t n_bytes, size_t at)
 {
     while (at + 3 <= n_bytes) {
         const uint8_t *one = memchr(b + at + 2, 1, n_bytes - at - 2);
@@ -257,11 +256,11 @@ static size_t find_start(const uint8_t *b, size_t n_bytes, size_t at)
 const char *kni_hevc_check_unit_tools(const uint8_t *bytes, size_t n_bytes, bool first, uint32_t width, uint32_t height, uint32_t tools)
 {
     unsigned n_sps = 0, n_slices = 0;
-    size_t at = find_start(bytes, n_bytes, 0);
+    size_t at = kni_hevc_find_start(bytes, n_bytes, 0);
     if (at > 1 || (at == 1 && bytes[0]))
         return "does not begin with a start code";
     while (at < n_bytes) {
-        size_t begin = at + 3, end = find_start(bytes, n_bytes, begin);
+        size_t begin = at + 3, end = kni_hevc_find_start(bytes, n_bytes, begin);
         if (end - begin < 3)
             return "has an empty NAL unit";
         unsigned type = bytes[begin] >> 1 & 63u, layer = (bytes[begin] & 1u) << 5 | bytes[begin + 1] >> 3;
@@ -302,8 +301,8 @@ const char *kni_hevc_check_unit(const uint8_t *bytes, size_t n_bytes, bool first
 const char *kni_hevc_read_claims(const uint8_t *bytes, size_t n_bytes, struct kni_hevc_claims *out)
 {
     *out = (struct kni_hevc_claims){0};
-    for (size_t at = find_start(bytes, n_bytes, 0); at < n_bytes;) {
-        size_t begin = at + 3, end = find_start(bytes, n_bytes, begin);
+    for (size_t at = kni_hevc_find_start(bytes, n_bytes, 0); at < n_bytes;) {
+        size_t begin = at + 3, end = kni_hevc_find_start(bytes, n_bytes, begin);
         if (end - begin >= 3 && (bytes[begin] >> 1 & 63u) == NAL_SPS)
             return read_sps(bytes + begin + 2, end - begin - 2, out);
         at = end;
@@ -314,7 +313,7 @@ const char *kni_hevc_read_claims(const uint8_t *bytes, size_t n_bytes, struct kn
 size_t kni_hevc_unit_end(const uint8_t *bytes, size_t n_bytes, size_t at)
 {
     bool slices = false;
-    for (at = find_start(bytes, n_bytes, at); at < n_bytes;) {
+    for (at = kni_hevc_find_start(bytes, n_bytes, at); at < n_bytes;) {
         size_t begin = at + 3;
         if (n_bytes - begin < 3)
             return n_bytes;
@@ -323,7 +322,7 @@ size_t kni_hevc_unit_end(const uint8_t *bytes, size_t n_bytes, size_t at)
         if (slices && opens) /* 7.4.2.4.4; the zero byte before a start code belongs to it */
             return at && !bytes[at - 1] ? at - 1 : at;
         slices |= type < NAL_VCL_END;
-        at = find_start(bytes, n_bytes, begin);
+        at = kni_hevc_find_start(bytes, n_bytes, begin);
     }
     return n_bytes;
 }

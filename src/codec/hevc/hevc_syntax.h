@@ -31,6 +31,9 @@ const char *kni_hevc_check_unit(const uint8_t *bytes, size_t n_bytes, bool first
 /* Reads the first sequence parameter set of a stream. NULL, or what is wrong with it or missing, as part of a sentence. */
 const char *kni_hevc_read_claims(const uint8_t *bytes, size_t n_bytes, struct kni_hevc_claims *out);
 
+/* The next start code 00 00 01 at or after at, or n_bytes. */
+size_t kni_hevc_find_start(const uint8_t *bytes, size_t n_bytes, size_t at);
+
 /* Where the access unit that begins at byte `at` of an Annex B stream ends: where the next one's start code begins, or n_bytes. In a stream
  * that is read piece by piece, n_bytes may also mean that the next one has not been read far enough to be seen. */
 size_t kni_hevc_unit_end(const uint8_t *bytes, size_t n_bytes, size_t at);
