@@ -194,6 +194,10 @@ static enum kn_status make_room(void **buffer, size_t *capacity, size_t n_bytes,
 
 static enum kn_status own_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, const uint16_t *row_scale, struct kn_err *err)
 {
+    if (e->own && e->width == width && e->height == height) { /* tables and contexts stand */
+        kni_hevc_lossless_set_rows(e->own, row_scale);
+        return KN_OK;
+    }
     struct kni_hevc_lossless_opts opts = e->opts;
     opts.width = width;
     opts.height = height;

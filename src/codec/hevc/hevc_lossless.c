@@ -48,34 +48,34 @@ size_t kni_hevc_lossless_bytes(const struct kni_hevc_lossless_opts *opts)
 }
 
 /* Loudness of the 8 rows of a band, sum of row scales. */
-static uint32_t band_scale(const struct kni_hevc_lossless_opts *o, uint32_t band)
+static uint32_t band_scale(const struct kni_hevc_lossless *e, const uint16_t *row_scale, uint32_t band)
 {
     uint32_t sum = 0;
-    for (uint32_t y = band * 8; y < band * 8 + 8 && y < o->height; y++)
-        sum += o->row_scale[y];
+    for (uint32_t y = band * 8; y < band * 8 + 8 && y < e->height; y++)
+        sum += row_scale[y];
     return sum;
 }
 
 /* Whether rows of quite different loudness meet in bands first .. end: contexts would serve none of them well. */
-static bool mixes(const struct kni_hevc_lossless_opts *o, uint32_t first, uint32_t end)
+static bool mixes(const struct kni_hevc_lossless *e, const uint16_t *row_scale, uint32_t first, uint32_t end)
 {
     uint32_t least = UINT32_MAX, most = 0;
-    for (uint32_t band = first; band < end && band * 8 < o->height; band++) {
-        uint32_t scale = band_scale(o, band);
+    for (uint32_t band = first; band < end && band * 8 < e->height; band++) {
+        uint32_t scale = band_scale(e, row_scale, band);
         least = scale < least ? scale : least;
         most = scale > most ? scale : most;
     }
     return most > MIX_RATIO * least + MIX_FLOOR;
 }
 
-static void choose_units(struct kni_hevc_lossless *e, const struct kni_hevc_lossless_opts *o)
+void kni_hevc_lossless_set_rows(struct kni_hevc_lossless *e, const uint16_t *row_scale)
 {
     memset(e->cu_log2, (int)e->ctb_log2, sizeof e->cu_log2);
-    if (!o->row_scale)
+    if (!row_scale)
         return;
     for (uint32_t log2 = e->ctb_log2; log2 > KNI_HEVC_MIN_CU_LOG2; log2--)
-        for (uint32_t n = 1u << (log2 - 3), band = 0; band * 8 < o->height; band += n)
-            if (e->cu_log2[band] == log2 && mixes(o, band, band + n))
+        for (uint32_t n = 1u << (log2 - 3), band = 0; band * 8 < e->height; band += n)
+            if (e->cu_log2[band] == log2 && mixes(e, row_scale, band, band + n))
                 memset(e->cu_log2 + band, (int)log2 - 1, n);
 }
 
@@ -127,7 +127,7 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
     e->ctb_log2 = CTB_LOG2;
     e->ctb_cols = (e->coded_width + (1u << CTB_LOG2) - 1) >> CTB_LOG2;
     e->ctb_rows = (e->coded_height + (1u << CTB_LOG2) - 1) >> CTB_LOG2;
-    choose_units(e, o);
+    kni_hevc_lossless_set_rows(e, o->row_scale);
     choose_slices(e, o->n_slices);
     e->qp = CONTEXT_QP;
     e->init_type = 1;

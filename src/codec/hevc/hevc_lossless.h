@@ -72,6 +72,9 @@ size_t kni_hevc_lossless_bytes(const struct kni_hevc_lossless_opts *opts);
  * which option is out of range. */
 enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memory, const struct kni_hevc_lossless_opts *opts, struct kn_err *err);
 
+/* Another row_scale (struct kni_hevc_lossless_opts) from the next stream on; all else stays as init made it. No slice may be in work. */
+void kni_hevc_lossless_set_rows(struct kni_hevc_lossless *e, const uint16_t *row_scale);
+
 /* Of tools that are allowed, those that streams of this content use; for the others their pictures would pay and gain nothing. */
 uint32_t kni_hevc_content_tools(uint32_t tools, enum kni_hevc_content content);
 /* The tools that the parameter sets name: kni_hevc_content_tools of the options. */
