@@ -15,23 +15,11 @@
 
 #include "base/alloc.h"
 #include "codec/hevc/hevc_syntax.h"
+#include "support/cpu_levels.h"
 #include "support/hevc_random.h"
 
-static uint32_t levels[3];
-static const char *const level_names[3] = {"reference", "AVX2", "AVX-512"};
-static uint32_t n_levels;
 static uint64_t first_case = 1, n_cases = 200;
 static bool long_run;
-
-static void find_levels(void)
-{
-    uint32_t all = kni_cpu_flags_all();
-    levels[n_levels++] = 0;
-    if (all & KNI_CPU_FLAG_AVX2)
-        levels[n_levels++] = KNI_CPU_FLAG_AVX2;
-    if (all & KNI_CPU_FLAG_AVX512)
-        levels[n_levels++] = UINT32_MAX;
-}
 
 /* ---- an encoder between canaries */
 

@@ -6,21 +6,8 @@
  */
 #include "check.h"
 #include "codec/rans_model.h"
+#include "support/cpu_levels.h"
 #include "support/symbol_matrix.h"
-
-static uint32_t levels[3];
-static const char *const level_names[3] = {"reference", "AVX2", "AVX-512"};
-static uint32_t n_levels;
-
-static void find_levels(void)
-{
-    uint32_t all = kni_cpu_flags_all();
-    levels[n_levels++] = 0;
-    if (all & KNI_CPU_FLAG_AVX2)
-        levels[n_levels++] = KNI_CPU_FLAG_AVX2;
-    if (all & KNI_CPU_FLAG_AVX512)
-        levels[n_levels++] = UINT32_MAX;
-}
 
 struct bed {
     uint8_t *out, *back;
