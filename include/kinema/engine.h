@@ -100,6 +100,10 @@ struct kn_engine_opts {
     enum kn_backend backend;  /* of the spectral presets */
     uint32_t fetch_deadline_ms; /* a fetch that takes longer is cut: what arrived is used; 0: 30000 */
     struct kn_hevc_opts hevc; /* of presets and backends that are video */
+    uint32_t max_running;     /* requests that share a step, 1..256; 0: 32. Others wait */
+    uint32_t fetch_pool_percent; /* most of the pool that requests waiting for a fetch may hold together, 1..100; 0: 50 */
+    bool fetch_inline;        /* experiment: a step waits for the fetches that it meets, as engines without a queue for them do */
+    bool store_optional;      /* a store that cannot be opened is no error: it is tried again, and its requests are computed */
 };
 
 struct kn_sampler_opts {
@@ -123,6 +127,8 @@ struct kn_request_opts {
     bool ignore_stop;        /* generate past stop tokens (benchmarks) */
     bool want_logits;        /* events carry the logits that chose each token */
     const char *salt;        /* tenant: requests with different salts never share a prefix; NULL: "" */
+    uint32_t wait_ms;        /* to the first token; later the request ends as ERROR with KN_E_TIMEOUT; 0: for ever */
+    uint32_t deadline_ms;    /* to the last token, likewise; 0: for ever */
 };
 
 enum kn_event_kind { KN_EVENT_KIND_TOKEN = 0, KN_EVENT_KIND_DONE = 1 };
@@ -134,6 +140,13 @@ struct kn_event {
     const float *logits;        /* n_vocab floats, borrowed until the next step; NULL unless wanted and read before it */
     enum kn_stop_reason reason; /* of DONE */
     enum kn_status status;      /* of DONE with reason ERROR */
+};
+
+enum kn_request_state {
+    KN_REQUEST_STATE_WAITING = 0,  /* for blocks or a place in the step */
+    KN_REQUEST_STATE_FETCHING = 1, /* for KV from the store */
+    KN_REQUEST_STATE_RUNNING = 2,
+    KN_REQUEST_STATE_DONE = 3
 };
 
 /* Where a request stands. Times in nanoseconds from submit; 0 while not reached. */
@@ -149,6 +162,8 @@ struct kn_request_stats {
     uint64_t n_misses;         /* chunks refused or missing although listed */
     uint64_t ttft_ns;          /* submit to first token */
     uint64_t total_ns;
+    enum kn_request_state state;
+    uint32_t n_preempted;      /* times its blocks were taken for an older request */
 };
 
 struct kn_engine_stats {
@@ -161,6 +176,22 @@ struct kn_engine_stats {
     uint32_t n_threads;
     enum kn_cpu_level cpu_level; /* of the kernels in use */
     uint64_t fetch_working_bytes; /* most scratch that decoding fetched chunks has held, all threads together */
+
+    uint32_t n_waiting, n_fetching, n_running; /* requests now */
+    uint32_t n_fetch_blocks;         /* held by requests that wait for a fetch */
+    uint32_t n_publish_blocks;       /* kept for publishes that have not ended; other requests may share them */
+    uint64_t n_publishing;           /* publishes queued or running */
+    /* since open: */
+    uint64_t n_prompt_tokens;        /* of admitted requests; each is counted in one of the next three */
+    uint64_t n_cached_tokens, n_fetched_tokens, n_computed_tokens;
+    uint64_t n_generated_tokens;
+    uint64_t n_preemptions;
+    uint64_t n_fetches, n_fetches_cut; /* that found something to fetch; of which cut by deadline or failure */
+    uint64_t fetch_bytes, fetch_ns;  /* container bytes brought; time requests spent waiting for fetches, summed */
+    uint64_t n_fetch_misses;         /* chunks refused or missing although listed */
+    uint64_t store_read_errors, store_write_errors; /* calls of the store that failed; a mere miss is none */
+    bool has_store, store_open;      /* store_open: false while a store_optional one could not be opened yet */
+    bool store_read_ok, store_write_ok; /* false while it is being left alone after repeated errors */
 };
 
 /* Opens an engine on a model (which it references). Errors: KN_E_NOMEM, KN_E_ARG, KN_E_IO (store, profile; said with its path),
@@ -176,6 +207,23 @@ KN_API enum kn_status kn_engine_step(struct kn_engine *engine);
  * publish error since the last flush. */
 KN_API enum kn_status kn_engine_flush(struct kn_engine *engine, uint32_t timeout_ms);
 KN_API void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats *out);
+/* Ends the wait of a kn_engine_step that has nothing to do but to wait for a fetch, now or the next time. The only function of an
+ * engine that any thread may call. */
+KN_API void kn_engine_wake(struct kn_engine *engine);
+
+enum kn_block_state {
+    KN_BLOCK_STATE_FREE = 0,
+    KN_BLOCK_STATE_CACHED = 1, /* holds a prefix, nobody refers to it */
+    KN_BLOCK_STATE_HELD = 2,   /* of a running, waiting or finished request, or of a publish */
+    KN_BLOCK_STATE_SHARED = 3, /* held more than once */
+    KN_BLOCK_STATE_FETCHING = 4 /* of a request that waits for a fetch */
+};
+
+/* Writes the enum kn_block_state of blocks first .. first + n - 1 as bytes; what lies beyond the pool is FREE. */
+KN_API void kn_engine_get_blocks(const struct kn_engine *engine, uint32_t first, uint32_t n, uint8_t *states);
+/* Verifies the pool's book-keeping, and that with no open request and no publish under way nothing is held. KN_E_STATE and a
+ * sentence otherwise. */
+KN_API enum kn_status kn_engine_check(const struct kn_engine *engine, struct kn_err *err);
 
 /* Queues a request. Errors: KN_E_ARG (empty prompt, unknown token), KN_E_CONTEXT (prompt longer than n_ctx),
  * KN_E_FULL (cannot ever fit the pool). */
@@ -185,6 +233,8 @@ KN_API enum kn_status kn_request_submit(struct kn_request **out, struct kn_engin
 KN_API enum kn_status kn_request_next(struct kn_request *request, struct kn_event *event);
 /* Ends the request now; its DONE event says CANCELLED. Nothing of it is published. Harmless once it is done. */
 KN_API void kn_request_cancel(struct kn_request *request);
+/* Ends the request as if it had chosen a stop token: reason STOP, and it is published. For stop strings. Harmless once it is done. */
+KN_API void kn_request_finish(struct kn_request *request);
 KN_API void kn_request_get_stats(const struct kn_request *request, struct kn_request_stats *out);
 /* BLAKE2b-128 of the 16-bit K and V that the pool holds for the request's first n_tokens positions, to prove that two
  * caches are bit for bit the same. Order: position, layer, K then V, head, component. Valid until close. KN_E_ARG beyond

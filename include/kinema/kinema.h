@@ -8,6 +8,7 @@
 #include "log.h"
 #include "model.h"
 #include "profile.h"
+#include "server.h"
 #include "status.h"
 #include "store.h"
 #include "video.h"

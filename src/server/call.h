@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A call: one HTTP request's work for the engine, shared by the connection's thread and the engine's.
+ *
+ *     connection's thread                              engine's thread (loop.c)
+ *     kni_call_open, fill params
+ *     kni_loop_submit  ---------- inbox --------->     one kn_request a choice (all or none)
+ *     poll(event_fd)   <--------- event_fd -------     state ACCEPTED or REFUSED
+ *     read events      <--- choices[i].n_events --     appends events; they are never moved or overwritten
+ *     kni_loop_finish / kni_loop_cancel  - inbox ->    kn_request_finish / kn_request_cancel
+ *                      <--------- event_fd -------     choices[i].done
+ *     kni_call_unref                                   kni_call_unref
+ *
+ * Events are an array with room for every token that the choice may have, filled from the front: the writer releases n_events,
+ * the reader acquires it. So nothing blocks the engine, however slowly a client reads, and nothing is lost.
+ */
+#ifndef KNI_SERVER_CALL_H
+#define KNI_SERVER_CALL_H
+
+#include <stdatomic.h>
+
+#include "kinema/engine.h"
+
+#define KNI_CALL_MAX_TOP 20u
+
+struct kni_call_event {
+    int32_t token;
+    float logprob; /* natural, of the model's distribution before sampling's temperature and cuts; only with want_logprobs */
+};
+
+struct kni_call_top { int32_t token; float logprob; }; /* likeliest first */
+
+enum kni_call_state {
+    KNI_CALL_STATE_QUEUED,   /* in the inbox */
+    KNI_CALL_STATE_ACCEPTED, /* the engine has its requests */
+    KNI_CALL_STATE_REFUSED   /* err says why; nothing runs; every choice is done */
+};
+
+struct kni_call_choice {
+    /* by the engine's thread, released by n_events */
+    struct kni_call_event *events; /* [max_events] */
+    struct kni_call_top *tops;     /* [max_events][n_top]; NULL without */
+    _Atomic uint32_t n_events;
+    /* by the engine's thread, released by done */
+    enum kn_stop_reason reason;
+    enum kn_status status;         /* of reason ERROR */
+    struct kn_request_stats stats;
+    _Atomic bool done;             /* no event comes after it */
+    /* engine's thread only */
+    struct kn_request *request;
+    bool finish_wanted, cancel_wanted;
+};
+
+struct kni_call {
+    /* constant once submitted; owned */
+    int32_t *tokens; /* prompt */
+    uint32_t n_tokens, max_tokens, n_choices;
+    struct kn_sampler_opts sampler; /* choice i samples with seed + i */
+    char *salt;
+    bool ignore_stop, no_fetch, no_publish;
+    bool want_logprobs;
+    uint32_t n_top; /* 0..KNI_CALL_MAX_TOP */
+    uint32_t wait_ms, deadline_ms;
+    uint64_t begin_ns; /* when its HTTP request had arrived: latencies count from here */
+
+    int event_fd; /* eventfd, non-blocking: readable when something has changed */
+    _Atomic int state; /* enum kni_call_state; releases err */
+    struct kn_err err;
+    _Atomic uint32_t n_refs;
+    /* engine's thread only */
+    struct kni_call *prev, *next;
+    uint32_t n_open; /* choices that are not done */
+
+    struct kni_call_choice choices[]; /* [n_choices] */
+};
+
+/* Takes tokens (kni_alloc'ed) also on failure. max_tokens >= 1 bounds each choice's events. One reference. KN_E_NOMEM, KN_E_IO (no
+ * descriptor left). The caller fills the other constant fields before submitting. */
+enum kn_status kni_call_open(struct kni_call **out, int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens, uint32_t n_choices,
+                             bool want_logprobs, uint32_t n_top);
+void kni_call_ref(struct kni_call *call);
+void kni_call_unref(struct kni_call *call);
+/* Makes event_fd readable. Any thread. */
+void kni_call_signal(struct kni_call *call);
+/* Waits until the call has changed since the last wait, or the peer on socket (-1: none) has gone, or timeout_ms. Connection's
+ * thread. False: the peer has gone. */
+bool kni_call_wait(struct kni_call *call, int socket, uint32_t timeout_ms);
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Counters and histograms of the server. All fields are atomics that only grow, so that any thread may add and any may read
+ * without a lock; a reader may see one observation's count before its sum, which Prometheus allows.
+ */
+#ifndef KNI_SERVER_METRICS_H
+#define KNI_SERVER_METRICS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+
+struct kni_snapshot;
+
+#define KNI_HIST_BUCKETS 24u
+
+/* Bounds are seconds, ascending, the same for every histogram of a kind; the last bucket is +Inf. */
+struct kni_hist {
+    const double *bounds; /* [n_bounds], static */
+    uint32_t n_bounds;    /* < KNI_HIST_BUCKETS */
+    _Atomic uint64_t buckets[KNI_HIST_BUCKETS]; /* not cumulative */
+    _Atomic uint64_t sum_ns, count;
+};
+
+enum kni_route {
+    KNI_ROUTE_CHAT, KNI_ROUTE_COMPLETIONS, KNI_ROUTE_MODELS, KNI_ROUTE_TOKENIZE, KNI_ROUTE_HEALTH, KNI_ROUTE_METRICS,
+    KNI_ROUTE_STATS, KNI_ROUTE_DASHBOARD, KNI_ROUTE_OTHER, KNI_ROUTE_COUNT
+};
+
+struct kni_metrics {
+    struct kni_hist ttft, tpot, e2e, queue; /* of requests that ended well; tpot: mean time between tokens of one request; queue: to RUNNING */
+    _Atomic uint64_t ended[5];                       /* requests by enum kn_stop_reason */
+    _Atomic uint64_t responses[KNI_ROUTE_COUNT][6];  /* by hundreds of the status: [2] is 2xx */
+    _Atomic uint64_t refused_queue, refused_connections; /* 503 */
+    _Atomic uint64_t slow_clients; /* connections cut by a timeout */
+    _Atomic uint64_t disconnects;  /* clients that left before their answer's end */
+    _Atomic uint32_t n_connections; /* now */
+    uint64_t begin_ns;
+};
+
+void kni_metrics_init(struct kni_metrics *metrics);
+void kni_hist_observe(struct kni_hist *hist, uint64_t ns);
+/* The value below which a fraction p of observations lies, by interpolation in its bucket, seconds; 0 without any. */
+double kni_hist_quantile(const struct kni_hist *hist, double p);
+/* Prometheus' text format 0.0.4. */
+void kni_metrics_render(const struct kni_metrics *metrics, const struct kni_snapshot *snapshot, const char *model, struct kni_buf *out);
+/* The dashboard's JSON object. */
+void kni_metrics_render_json(const struct kni_metrics *metrics, const struct kni_snapshot *snapshot, const char *model, struct kni_buf *out);
+/* {"status": "ok" | "degraded" | "draining", ...} and why. True: ready for requests (degraded is ready, draining is not). */
+bool kni_metrics_render_health(const struct kni_metrics *metrics, const struct kni_snapshot *snapshot, struct kni_buf *out);
+
+#endif

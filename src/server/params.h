@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bodies of /v1/chat/completions, /v1/completions and /tokenize: hostile bytes in, checked parameters or one clear error out.
+ * Pure functions of bytes and model, so that a fuzz target can call them.
+ *
+ * Unknown fields are ignored when they cannot change the answer; fields of OpenAI's interface that we do not have (tools, logit_bias, ...)
+ * are refused by name unless they hold their neutral value, because silently ignoring them would give a wrong answer.
+ */
+#ifndef KNI_SERVER_PARAMS_H
+#define KNI_SERVER_PARAMS_H
+
+#include "kinema/model.h"
+#include "server/call.h"
+
+#define KNI_PARAMS_MAX_STOPS 16u
+#define KNI_PARAMS_MAX_STOP_BYTES 256u
+#define KNI_PARAMS_MAX_PROMPTS 64u
+
+struct kni_params_limits {
+    uint32_t n_ctx, max_choices;
+    const char *model_name; /* other names than this are refused with 404 */
+};
+
+/* Why a body was refused: becomes an error object. */
+struct kni_params_error {
+    unsigned status;       /* 400, 404 */
+    const char *code;      /* static or NULL: "context_length_exceeded", "model_not_found", ... */
+    char param[64], text[400];
+};
+
+struct kni_params_prompt { int32_t *tokens; uint32_t n_tokens; char *text; /* for echo; may be NULL */ };
+
+struct kni_params {
+    bool chat, stream, include_usage, echo;
+    struct kni_params_prompt *prompts; /* [n_prompts]; chat: one. /v1/completions takes an array of prompts too */
+    uint32_t n_prompts;
+    uint32_t n;              /* choices of each prompt */
+    uint32_t max_tokens;     /* settled: at least 1, prompt + max_tokens fits n_ctx */
+    struct kn_sampler_opts sampler; /* temperature 1 unless said; seed: drawn unless said */
+    bool seed_given;
+    char *stops[KNI_PARAMS_MAX_STOPS];
+    uint32_t n_stops;
+    bool logprobs;
+    uint32_t n_top;          /* 0..20 */
+    char *salt;              /* the request's own cache_salt or NULL */
+    bool ignore_eos, no_fetch, no_publish; /* our extensions: ignore_eos, kv_fetch, kv_publish (both true unless said) */
+};
+
+/* KN_OK, or KN_E_FORMAT / KN_E_ARG / KN_E_CONTEXT / KN_E_NOMEM with *error filled. fini accepts both. */
+enum kn_status kni_params_parse(struct kni_params *out, bool chat, const struct kn_model *model, const struct kni_params_limits *limits,
+                                const char *body, size_t n_body, struct kni_params_error *error);
+void kni_params_fini(struct kni_params *params);
+
+#endif
