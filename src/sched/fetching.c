@@ -18,7 +18,7 @@
  * Giving up. A worker may be writing into the blocks (a chunk's decoding takes tens of ms). Nobody waits for it: the blocks get
  * references of their own (a leftover) until it has let go.
  *
- * Owner thread: the scheduler's. Every wait here is bounded: lookup and fetch by the fetcher's deadline, the turn by TURN_NS.
+ * Owner thread: the scheduler's. Every wait here is bounded: lookup and fetch by the fetcher's deadline, the turn by fetch_turn_ms.
  */
 #include <assert.h>
 #include <string.h>
@@ -27,7 +27,7 @@
 #include "sched/sched_state.h"
 
 #define WINDOW_CHUNKS 4u
-#define TURN_NS 5000000000ull /* then computing is likely to be faster than the queue */
+#define TURN_MS 5000u /* then computing is likely to be faster than the queue */
 
 /* ---- ends */
 
@@ -205,7 +205,8 @@ static enum turn take_turn(struct kni_sched *s, struct kni_job *job, uint32_t n_
         job->fetch_end = job->fetch_reserved = 0;
         kni_sched_match(s, job); /* not now: back to what the pool has */
     }
-    return now - job->fetch_ready_ns > TURN_NS || !somebody_moves(s) ? TURN_NEVER : TURN_LATER;
+    uint64_t turn_ns = (s->opts.fetch_turn_ms ? s->opts.fetch_turn_ms : TURN_MS) * 1000000ull;
+    return now - job->fetch_ready_ns > turn_ns || !somebody_moves(s) ? TURN_NEVER : TURN_LATER;
 }
 
 /* More blocks as chunks arrive; an end where it is when there are none for what comes next. */
