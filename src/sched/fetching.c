@@ -153,10 +153,10 @@ static bool move_window(struct kni_sched *s, struct kni_job *job, uint32_t n_res
 }
 
 /* Hands the window over. False: the fetch cannot be used. */
-static bool extend(struct kni_sched *s, struct kni_job *job, bool more)
+static bool extend(struct kni_sched *s, struct kni_job *job)
 {
     struct kni_kv_view view = kni_seq_view(&job->seq);
-    enum kn_status status = kni_fetch_extend(job->fetch, &view, job->fetch_reserved, more);
+    enum kn_status status = kni_fetch_extend(job->fetch, &view, job->fetch_reserved, job->fetch_reserved < job->fetch_end);
     if (status && status != KN_E_STATE) /* over meanwhile: the next look takes it */
         kni_sched_say_store_error(s, status, "starting a fetch");
     return !status || status == KN_E_STATE;
@@ -200,7 +200,7 @@ static enum turn take_turn(struct kni_sched *s, struct kni_job *job, uint32_t n_
         job->fetch_reserved = job->fetch_first;
         if (move_window(s, job, job->fetch_first)) {
             job->stats.fetch_wanted = end;
-            return extend(s, job, true) ? TURN_NOW : TURN_NEVER;
+            return extend(s, job) ? TURN_NOW : TURN_NEVER;
         }
         job->fetch_end = job->fetch_reserved = 0;
         kni_sched_match(s, job); /* not now: back to what the pool has */
@@ -215,11 +215,11 @@ static void feed(struct kni_sched *s, struct kni_job *job, uint32_t n_restored)
     if (job->fetch_reserved == job->fetch_end)
         return;
     if (move_window(s, job, n_restored)) {
-        extend(s, job, true);
+        extend(s, job);
     } else if (n_restored >= job->fetch_reserved) {
         job->fetch_end = job->fetch_reserved;
         job->stats.fetch_wanted = job->fetch_end;
-        extend(s, job, false);
+        extend(s, job);
     }
 }
 
