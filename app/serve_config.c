@@ -9,9 +9,10 @@
  */
 #include "serve_config.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MASK "***" /* stands for a key in --print-config */
 
 /* A number or text as the flag would be written; NULL: the type is not the setting's. */
 static const char *value_text(const struct kn_serve_setting *s, const json_t *value, char *number, size_t number_bytes)
@@ -45,6 +46,11 @@ static int set_value(struct kn_serve_opts *opts, const char *path, const struct 
         return kn_app_fail("serve", "%s: \"%s\" takes %s, not %s", path, s->name, wanted_types[s->kind], type_name(value));
     if (kn_serve_set(opts, s, text, wanted, sizeof wanted))
         return KN_APP_EXIT_OK;
+    if (s->kind == KN_SERVE_KIND_HEVC) /* what it takes has been said, as of the flag */
+        return kn_app_fail("serve", "%s: \"%s\" cannot be \"%s\"", path, s->name, text);
+    const char *near = s->kind == KN_SERVE_KIND_CHOICE ? kn_serve_nearest(text, s->names, s->n_names) : NULL;
+    if (near)
+        return kn_app_fail("serve", "%s: \"%s\" takes %s, not \"%s\"; did you mean %s?", path, s->name, wanted, text, near);
     return kn_app_fail("serve", "%s: \"%s\" takes %s, not \"%s\"", path, s->name, wanted, text);
 }
 
@@ -62,12 +68,14 @@ static int add_key(struct kn_serve_opts *opts, const char *path, size_t index, j
             return kn_app_fail("serve", "%s: there is no \"api_keys[%zu].%s\"; %s%s", path, index, name, near ? "did you mean " : "known are key, name and salt",
                                near ? near : "");
         }
-        if (!json_is_string(value))
+        if (!json_is_string(value) && !(i > 0 && json_is_null(value)))
             return kn_app_fail("serve", "%s: \"api_keys[%zu].%s\" takes a string, not %s", path, index, name, type_name(value));
         values[i] = json_string_value(value);
     }
     if (!values[0] || !*values[0])
         return kn_app_fail("serve", "%s: \"api_keys[%zu]\" has no key, or an empty one", path, index);
+    if (!strcmp(values[0], MASK))
+        return kn_app_fail("serve", "%s: \"api_keys[%zu]\" is masked, as --print-config writes keys; put the key itself there", path, index);
     return kn_serve_add_key(opts, values[0], values[1], values[2]) ? KN_APP_EXIT_OK : kn_app_fail("serve", "out of memory");
 }
 
@@ -177,7 +185,7 @@ bool kn_serve_config_print(const struct kn_serve_opts *opts, FILE *out)
         json_object_set_new(o, kn_serve_settings[i].name, kn_serve_value(opts, &kn_serve_settings[i]));
     for (size_t i = 0; i < opts->n_keys; i++) {
         json_t *key = json_object();
-        json_object_set_new(key, "key", json_string("***"));
+        json_object_set_new(key, "key", json_string(MASK));
         json_object_set_new(key, "name", optional_text(opts->keys[i].name));
         json_object_set_new(key, "salt", optional_text(opts->keys[i].salt));
         json_array_append_new(keys, key);

@@ -20,7 +20,7 @@
 #define TEXT(n, member, a, w) .name = n, .kind = KN_SERVE_KIND_TEXT, .offset = AT(member), .arg = a, .what = w
 #define COUNT(n, member, lo, hi, def, w) \
     .name = n, .kind = KN_SERVE_KIND_COUNT, .offset = AT(member), .min = lo, .max = hi, .fallback = def, .arg = "N", .what = w
-#define SIZE(n, member, w) .name = n, .kind = KN_SERVE_KIND_SIZE, .offset = AT(member), .arg = "SIZE", .what = w
+#define SIZE(n, member, def, w) .name = n, .kind = KN_SERVE_KIND_SIZE, .offset = AT(member), .fallback = def, .arg = "SIZE", .what = w
 #define TIME(n, member, def, w) .name = n, .kind = KN_SERVE_KIND_TIME, .offset = AT(member), .fallback = def, .arg = "TIME", .what = w
 #define FLAG(n, member, w) .name = n, .kind = KN_SERVE_KIND_FLAG, .offset = AT(member), .what = w
 #define CHOICE(n, member, array, a, w) .name = n, .kind = KN_SERVE_KIND_CHOICE, .offset = AT(member), NAMES(array), .arg = a, .what = w
@@ -42,7 +42,8 @@ const struct kn_serve_setting kn_serve_settings[] = {
 
     {COUNT("ctx", engine.n_ctx, 1, 1u << 24, 0, "longest sequence in tokens (the model's)"), .letter = 'c', .group = "Engine"},
     {COUNT("threads", engine.n_threads, 1, 256, 0, "compute threads (all that the process may use)"), .letter = 't'},
-    {SIZE("pool_size", engine.pool_bytes, "memory of the KV cache, such as 2G (four longest sequences, at most a quarter of the memory)")},
+    {SIZE("pool_size", engine.pool_bytes, 0, "memory of the KV cache, such as 2G\n"
+          "(four longest sequences, at most a quarter of the memory)")},
     {COUNT("max_running", engine.max_running, 1, 256, 32, "requests that share a step")},
     {COUNT("prefill_chunk", engine.prefill_chunk, 1, 8192, 256, "prompt tokens a step")},
     {FLAG("no_prefix_cache", engine.no_prefix_cache, "do not reuse the cache of one request for another")},
@@ -51,7 +52,7 @@ const struct kn_serve_setting kn_serve_settings[] = {
 
     {TEXT("store", engine.store_url, "URL", "where prefixes are fetched from and published to, such as lmdb:FOLDER.\n"
           "One that is down is tried again; requests are computed meanwhile"), .group = "Store"},
-    {SIZE("store_max", engine.store_max_bytes, "limit of the store (16G)")},
+    {SIZE("store_max", engine.store_max_bytes, 16ull << 30, "limit of the store (16G)")},
     {.name = "store_ttl", .kind = KN_SERVE_KIND_AGE, .offset = AT(engine.store_ttl_s), .arg = "TIME",
      .what = "age at which chunks are dropped, such as 12h or 7d (never)"},
     {CHOICE("preset", preset, presets, "exact|fine|medium|small|tiles", "coding of published chunks; all but exact are lossy\n"
@@ -74,7 +75,7 @@ const struct kn_serve_setting kn_serve_settings[] = {
     {COUNT("max_connections", server.max_connections, 1, 10000, 256, "beyond it new ones get 503")},
     {COUNT("max_queue", server.max_queue, 1, 1u << 20, 256, "requests that wait for a place; beyond it 503")},
     {COUNT("max_choices", server.max_choices, 1, 128, 16, "n of one request")},
-    {SIZE("max_body", server.max_body_bytes, "longest body (8M)")},
+    {SIZE("max_body", server.max_body_bytes, 8u << 20, "longest body (8M)")},
     {COUNT("max_header", server.max_header_bytes, 256, 1u << 24, 16384, "longest head, bytes")},
     {TIME("header_timeout", server.header_timeout_ms, 10000, "to receive a request's head, whatever trickles in")},
     {TIME("body_timeout", server.body_timeout_ms, 30000, "to receive its body")},
@@ -117,11 +118,8 @@ static bool parse_time(const char *text, bool plain_ms, uint32_t *ms)
 static int parse_choice(const struct kn_serve_setting *s, const char *text, char *wanted, size_t wanted_bytes)
 {
     int i = kn_app_parse_name(text, s->names, s->n_names);
-    if (i >= 0 && !(s->names == presets && i == 0))
-        return i;
-    const char *near = kn_serve_nearest(text, s->names, s->n_names);
-    snprintf(wanted, wanted_bytes, "%s%s%s", s->arg, near && i < 0 ? "; did you mean " : "", near && i < 0 ? near : "");
-    return -1;
+    snprintf(wanted, wanted_bytes, "%s", s->arg);
+    return s->names == presets && i == 0 ? -1 : i; /* the default has no name of its own */
 }
 
 bool kn_serve_set(struct kn_serve_opts *opts, const struct kn_serve_setting *s, const char *text, char *wanted, size_t wanted_bytes)
@@ -167,7 +165,6 @@ bool kn_serve_set(struct kn_serve_opts *opts, const struct kn_serve_setting *s, 
         return *(bool *)at || !strcmp(text, "false");
     case KN_SERVE_KIND_HEVC: break;
     }
-    snprintf(wanted, wanted_bytes, "what was just said");
     return !kn_app_hevc_option("serve", s->option, text, at);
 }
 
@@ -191,15 +188,18 @@ json_t *kn_serve_value(const struct kn_serve_opts *opts, const struct kn_serve_s
 {
     const void *at = (const char *)opts + s->offset;
     uint32_t count;
+    uint64_t wide;
     switch (s->kind) {
     case KN_SERVE_KIND_TEXT: return *(const char *const *)at ? kn_app_json_text(*(const char *const *)at, strlen(*(const char *const *)at)) : json_null();
     case KN_SERVE_KIND_COUNT:
     case KN_SERVE_KIND_TIME:
-        count = *(const uint32_t *)at ? *(const uint32_t *)at : s->fallback;
+        count = *(const uint32_t *)at ? *(const uint32_t *)at : (uint32_t)s->fallback;
         return !count ? json_null() : s->kind == KN_SERVE_KIND_COUNT ? json_integer(count) : time_value(count);
     case KN_SERVE_KIND_PORT: return json_integer(*(const uint16_t *)at);
     case KN_SERVE_KIND_SIZE:
-    case KN_SERVE_KIND_AGE: return *(const uint64_t *)at ? json_integer((json_int_t) * (const uint64_t *)at) : json_null();
+    case KN_SERVE_KIND_AGE:
+        wide = *(const uint64_t *)at ? *(const uint64_t *)at : s->fallback;
+        return wide ? json_integer((json_int_t)wide) : json_null();
     case KN_SERVE_KIND_CHOICE: return s->names == presets && !*(const int *)at ? json_null() : json_string(s->names[*(const int *)at]);
     case KN_SERVE_KIND_FLAG: return json_boolean(*(const bool *)at);
     case KN_SERVE_KIND_HEVC: break;
@@ -450,11 +450,10 @@ static void help_line(const struct kn_serve_setting *s)
         else
             putchar(*p);
     }
-    char text[16];
     if (s->fallback && s->kind == KN_SERVE_KIND_TIME)
-        printf(" (%" PRIu32 "s)", s->fallback / 1000);
-    else if (s->fallback && snprintf(text, sizeof text, "%" PRIu32, s->fallback) > 0)
-        printf(" (%s)", text);
+        printf(" (%" PRIu64 "s)", s->fallback / 1000);
+    else if (s->fallback && s->kind == KN_SERVE_KIND_COUNT)
+        printf(" (%" PRIu64 ")", s->fallback);
     putchar('\n');
 }
 

@@ -33,7 +33,7 @@ struct kn_serve_setting {
     bool plain_ms;    /* TIME: a plain number is milliseconds, as kinema run takes it */
     size_t offset;    /* of the value in struct kn_serve_opts */
     uint32_t min, max;
-    uint32_t fallback; /* COUNT, PORT and TIME: the default where 0 stands for it; 0: nothing to say */
+    uint64_t fallback; /* the default where 0 stands for it; 0: nothing to say */
     const char *const *names; /* CHOICE */
     size_t n_names;
     int option;       /* HEVC: kn_app_hevc_option's */
