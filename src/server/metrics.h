@@ -64,8 +64,6 @@ enum kni_degraded {
 #define KNI_STALL_NS 30000000000u
 /* A set of enum kni_degraded; 0: all is well. */
 unsigned kni_metrics_degraded(const struct kni_snapshot *snapshot, uint64_t now_ns);
-/* Text between quotes, fit for JSON and for labels alike: \\, \" and \n escaped, other control characters and what is no UTF-8 become '?'. */
-void kni_metrics_quote(struct kni_buf *out, const char *text);
 /* Seconds without rounding and in no locale: "1.25". */
 void kni_metrics_seconds(struct kni_buf *out, uint64_t ns);
 /* Memory of the process that is in RAM; 0: unknown. */

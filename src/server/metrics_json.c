@@ -12,6 +12,7 @@
  * Any thread. Only the buffer can fail.
  */
 #include <inttypes.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "kinema/kinema.h"
@@ -38,9 +39,9 @@ static void seconds(struct kni_buf *out, const char *key, uint64_t ns)
 
 static void text(struct kni_buf *out, const char *key, const char *value)
 {
-    kni_buf_format(out, "\"%s\":", key);
-    kni_metrics_quote(out, value);
-    kni_buf_text(out, ",");
+    kni_buf_format(out, "\"%s\":\"", key);
+    kni_buf_json(out, value, strlen(value));
+    kni_buf_text(out, "\",");
 }
 
 static void begin(struct kni_buf *out, const char *key)

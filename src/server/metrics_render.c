@@ -13,8 +13,10 @@
  * Any thread. Only the buffer can fail.
  */
 #include <inttypes.h>
+#include <string.h>
 
 #include "base/clock.h"
+#include "base/utf8.h"
 #include "kinema/kinema.h"
 #include "server/loop.h"
 #include "server/metrics.h"
@@ -161,17 +163,36 @@ static void store(struct kni_buf *out, const struct kn_engine_stats *e)
     sample(out, "store_up", "{direction=\"write\"}", e->has_store && e->store_open && e->store_write_ok);
 }
 
+/* A label's value: backslash, quote and end of line escaped, what is no UTF-8 as U+FFFD. */
+static void quote(struct kni_buf *out, const char *value)
+{
+    size_t left = strlen(value), length;
+
+    kni_buf_text(out, "\"");
+    for (const char *at = value; left > 0; at += length, left -= length) {
+        if (kni_utf8_next(at, left, &length) != KNI_UTF8_WHOLE)
+            kni_buf_text(out, "\xef\xbf\xbd");
+        else if (*at == '\n')
+            kni_buf_text(out, "\\n");
+        else if (*at == '"' || *at == '\\')
+            kni_buf_format(out, "\\%c", *at);
+        else
+            kni_buf_add(out, at, length);
+    }
+    kni_buf_text(out, "\"");
+}
+
 static void process(struct kni_buf *out, const struct kni_metrics *m, const struct kni_snapshot *s, const char *model)
 {
     uint64_t now = kni_now_ns();
 
     family(out, "build_info", "gauge", "Always 1; what runs is in the labels.");
     kni_buf_text(out, "kinema_build_info{version=");
-    kni_metrics_quote(out, kn_version());
+    quote(out, kn_version());
     kni_buf_text(out, ",model=");
-    kni_metrics_quote(out, model);
+    quote(out, model);
     kni_buf_text(out, ",cpu=");
-    kni_metrics_quote(out, kni_metrics_cpu_name((int)s->engine.cpu_level));
+    quote(out, kni_metrics_cpu_name((int)s->engine.cpu_level));
     kni_buf_text(out, "} 1\n");
     gauge(out, "threads", s->engine.n_threads, "Threads that compute.");
     seconds(out, "start_time_seconds", "gauge", m->begin_wall_ns, "When the server was started, since 1970.");

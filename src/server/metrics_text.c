@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the renderings of metrics share: how texts and seconds are written, names, the process's memory, and when a server calls
+ * What the renderings of metrics share: how seconds are written, names, the process's memory, and when a server calls
  * itself degraded.
  *
  * Numbers are written from integers, because printf's %f follows the embedding program's locale and "0,5" is no number to any reader.
@@ -9,47 +9,12 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/cpu.h"
 #include "kinema/engine.h"
 #include "server/loop.h"
 #include "server/metrics.h"
-
-/* Bytes of the UTF-8 character at text; 0: there is none. Overlong forms, surrogates and what lies beyond U+10FFFF are none. */
-static size_t character_bytes(const unsigned char *text)
-{
-    size_t n = text[0] < 0x80 ? 1 : text[0] < 0xc2 ? 0 : text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3 : text[0] < 0xf5 ? 4 : 0;
-
-    for (size_t i = 1; i < n; i++)
-        if ((text[i] & 0xc0) != 0x80) /* also at the text's end */
-            return 0;
-    if ((text[0] == 0xe0 && text[1] < 0xa0) || (text[0] == 0xed && text[1] > 0x9f) || (text[0] == 0xf0 && text[1] < 0x90) ||
-        (text[0] == 0xf4 && text[1] > 0x8f))
-        return 0;
-    return n;
-}
-
-void kni_metrics_quote(struct kni_buf *out, const char *text)
-{
-    const unsigned char *at = (const unsigned char *)text;
-
-    kni_buf_add(out, "\"", 1);
-    while (*at) {
-        size_t n = character_bytes(at);
-        if (*at == '"' || *at == '\\')
-            kni_buf_format(out, "\\%c", *at);
-        else if (*at == '\n')
-            kni_buf_add(out, "\\n", 2);
-        else if (n == 0 || *at < 0x20 || *at == 0x7f)
-            kni_buf_add(out, "?", 1);
-        else
-            kni_buf_add(out, at, n);
-        at += n ? n : 1;
-    }
-    kni_buf_add(out, "\"", 1);
-}
 
 void kni_metrics_seconds(struct kni_buf *out, uint64_t ns)
 {

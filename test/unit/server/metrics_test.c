@@ -130,7 +130,7 @@ static void quantiles_interpolate(void **state)
     for (unsigned i = 0; i < 100; i++)
         kni_hist_observe(&m.ttft, 5 * (uint64_t)S);
     assert_true(fabs(kni_hist_quantile(&m.ttft, 0.75) - 5) < 1e-9); /* the middle of (4, 6] */
-    assert_true(kni_hist_quantile(&m.ttft, 0.25) < 0.1);
+    assert_true(kni_hist_quantile(&m.ttft, 0.25) < 0.15);
     assert_true(kni_hist_quantile(&m.ttft, -1) <= kni_hist_quantile(&m.ttft, 2));
     for (unsigned i = 0; i < 1000; i++)
         kni_hist_observe(&m.ttft, 4000 * (uint64_t)S);
@@ -207,7 +207,7 @@ static void text_is_strict(void **state)
     if (kn_prom_parse(&p, out.data))
         fail_msg("%s", p.error);
     check_text_values(&p);
-    assert_true(value(&p, "kinema_build_info", "{version=\"0.1.0\",model=\"a \\\"quoted\\\" \\\\ name\\n?\xe2\x82\xac\",cpu=\"AVX2\"}") == 1);
+    assert_true(value(&p, "kinema_build_info", "{version=\"0.1.0\",model=\"a \\\"quoted\\\" \\\\ name\\n\xef\xbf\xbd\xe2\x82\xac\",cpu=\"AVX2\"}") == 1);
     assert_true(value(&p, "kinema_resident_memory_bytes", "") > 1e5);
     assert_true(fabs(value(&p, "kinema_start_time_seconds", "") - (double)time(NULL)) < 60);
     kni_buf_fini(&out);
@@ -263,7 +263,7 @@ static void json_holds_all(void **state)
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (json_at(o, wanted[i].path) != wanted[i].value)
             fail_msg("%s is %.9g, not %.9g", wanted[i].path, json_at(o, wanted[i].path), wanted[i].value);
-    assert_string_equal(json_string_value(json_object_get(o, "model")), "m\"\\\n???");
+    assert_string_equal(json_string_value(json_object_get(o, "model")), "m\"\\\n\x01\xef\xbf\xbd\xef\xbf\xbd");
     assert_string_equal(json_string_value(json_object_get(o, "status")), "degraded");
     json_t *ttft = json_object_get(json_object_get(o, "latency"), "ttft");
     assert_int_equal(json_array_size(json_object_get(ttft, "buckets")), json_array_size(json_object_get(ttft, "bounds")) + 1);
