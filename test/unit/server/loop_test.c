@@ -75,7 +75,8 @@ static void test_same_tokens(void **state)
     (void)state;
     struct kn_loop_bed b;
     struct kni_call *calls[8];
-    kn_loop_bed_init(&b, NULL, NULL);
+    struct kn_engine_opts eo = {.pool_bytes = 4 << 20}; /* room for all prefixes */
+    kn_loop_bed_init(&b, &eo, NULL);
     kn_loop_bed_start(&b);
     for (int round = 0; round < 2; round++) { /* the second with the prefixes of the first */
         for (uint32_t i = 0; i < 8; i++) {
@@ -355,6 +356,194 @@ static void test_snapshot(void **state)
     kn_loop_bed_fini(&b);
 }
 
+/* A finish or cancel that finds the inbox full is not lost. */
+static void test_full_inbox(void **state)
+{
+    (void)state;
+    enum { N = 3000 };
+    static struct kni_call *calls[N];
+    struct kni_loop_opts lo = {.max_queue = 1000000, .drain_timeout_ms = 30000};
+    struct kn_loop_bed b;
+    uint32_t n = 0;
+    kn_loop_bed_init(&b, NULL, &lo);
+    kn_loop_bed_start(&b);
+    struct kni_call *call = kn_loop_bed_call(20, 1, 480, 2, 0);
+    assert_int_equal(kni_loop_submit(b.loop, call), KN_OK);
+    kn_loop_bed_wait_events(call, 1);
+    for (bool full = false; n < N && !full; n++) {
+        calls[n] = kn_loop_bed_call(1, n, 1, 1, 0);
+        full = kni_loop_submit(b.loop, calls[n]) == KN_E_FULL;
+        if (full)
+            kni_call_unref(calls[n--]);
+    }
+    kni_loop_finish(b.loop, call, 0); /* in a turn or two there is room again; this comes before */
+    kni_loop_cancel(b.loop, call);
+    kn_loop_bed_wait(call);
+    for (uint32_t i = 0; i < n; i++) {
+        kn_loop_bed_wait(calls[i]);
+        assert_int_equal(atomic_load(&calls[i]->choices[0].n_events), 1);
+        kni_call_unref(calls[i]);
+    }
+    kni_loop_stop(b.loop);
+    kn_loop_bed_join(&b);
+    assert_int_equal(call->n_refs, 1);
+    kni_call_unref(call);
+    kn_loop_bed_fini(&b);
+}
+
+/* What a drain does to a long request, a waiting one, and one that comes too late. */
+static void test_drain(void **state)
+{
+    (void)state;
+    enum { IDLE, LETS_END, TIMES_OUT, STOPPED_TWICE, NEVER_RUN, N_CASES };
+    for (int how = 0; how < N_CASES; how++) {
+        struct kn_engine_opts eo = {.max_running = 1};
+        struct kni_loop_opts lo = {.max_queue = 10, .drain_timeout_ms = how == TIMES_OUT ? 1 : 60000};
+        struct kn_loop_bed b;
+        struct kni_call *runs = NULL, *waits = NULL, *late = kn_loop_bed_call(20, 3, 5, 1, 0);
+        kn_loop_bed_init(&b, &eo, &lo);
+        if (how == NEVER_RUN) { /* as when the program closes without serving */
+            waits = kn_loop_bed_call(20, 2, 400, 1, 0);
+            assert_int_equal(kni_loop_submit(b.loop, waits), KN_OK);
+            kni_loop_stop(b.loop);
+            kni_loop_stop(b.loop);
+        }
+        kn_loop_bed_start(&b);
+        if (how != IDLE && how != NEVER_RUN) {
+            runs = kn_loop_bed_call(20, 1, how == LETS_END ? 40 : 480, 1, 0);
+            waits = kn_loop_bed_call(20, 2, how == LETS_END ? 40 : 480, 1, 0);
+            assert_int_equal(kni_loop_submit(b.loop, runs), KN_OK);
+            kn_loop_bed_wait_events(runs, 1);
+            assert_int_equal(kni_loop_submit(b.loop, waits), KN_OK);
+        }
+        kni_loop_stop(b.loop);
+        assert_int_equal(kni_loop_submit(b.loop, late), KN_E_STATE);
+        if (how == STOPPED_TWICE)
+            kni_loop_stop(b.loop);
+        kn_loop_bed_join(&b);
+        assert_int_equal(kni_loop_submit(b.loop, late), KN_E_STATE);
+        if (waits) {
+            assert_true(kn_loop_bed_is_done(waits)); /* when run has returned, nobody waits any more */
+            assert_int_equal(waits->choices[0].reason, how == LETS_END ? KN_STOP_REASON_LENGTH : KN_STOP_REASON_CANCELLED);
+            assert_int_equal(waits->n_refs, 1);
+        }
+        if (how == LETS_END)
+            check_tokens(runs);
+        kni_loop_cancel(b.loop, late); /* harmless, also now */
+        kni_call_unref(runs);
+        kni_call_unref(waits);
+        kn_loop_bed_fini(&b);
+        assert_int_equal(late->n_refs, 1);
+        kni_call_unref(late);
+    }
+}
+
+/* ---- many threads at random */
+
+#define N_CLIENTS 8
+
+struct clients {
+    struct kn_loop_bed *bed;
+    _Atomic uint32_t next_id, n_taken, n_full, n_wrong; /* cmocka's asserts are for the main thread */
+    _Atomic bool stop;
+};
+
+/* Reads a call's events to its end, slowly or not; true when what was read makes sense. */
+static bool follow(struct clients *x, struct kni_call *call, uint64_t *rng)
+{
+    uint32_t finish_at = kn_tiny_next(rng) % 3 ? UINT32_MAX : (uint32_t)(kn_tiny_next(rng) % 10);
+    uint32_t cancel_at = kn_tiny_next(rng) % 3 ? UINT32_MAX : (uint32_t)(kn_tiny_next(rng) % 20);
+    bool is_slow = kn_tiny_next(rng) % 4 == 0, ok = true, cancelled = false;
+    for (uint64_t begin = kni_now_ns(); !kn_loop_bed_is_done(call);) {
+        kni_call_wait(call, -1, 1000);
+        if (kni_now_ns() - begin > 300000000000u)
+            return false;
+        for (uint32_t k = 0; k < call->n_choices; k++)
+            if (atomic_load_explicit(&call->choices[k].n_events, memory_order_acquire) >= finish_at)
+                kni_loop_finish(x->bed->loop, call, k);
+        if (!cancelled && atomic_load_explicit(&call->choices[0].n_events, memory_order_acquire) >= cancel_at) {
+            kni_loop_cancel(x->bed->loop, call);
+            cancelled = true;
+        }
+        if (is_slow)
+            usleep(20000);
+    }
+    for (uint32_t k = 0; k < call->n_choices; k++) {
+        const struct kni_call_choice *c = &call->choices[k];
+        uint32_t n = atomic_load_explicit(&c->n_events, memory_order_acquire);
+        ok = ok && n <= call->max_tokens && c->reason != KN_STOP_REASON_NONE;
+        ok = ok && (c->reason != KN_STOP_REASON_LENGTH || n == call->max_tokens);
+        ok = ok && (c->reason != KN_STOP_REASON_STOP || finish_at != UINT32_MAX || !call->ignore_stop);
+        ok = ok && (c->reason != KN_STOP_REASON_CANCELLED || cancelled || atomic_load(&x->stop));
+        for (uint32_t i = 0; i < n; i++) {
+            ok = ok && c->events[i].token >= 0 && (uint32_t)c->events[i].token < kn_tiny_n_vocab();
+            ok = ok && (!call->want_logprobs || (c->events[i].logprob <= 0 && c->tops[(size_t)i * call->n_top].logprob >= c->events[i].logprob));
+        }
+    }
+    return ok;
+}
+
+static void *run_client(void *user)
+{
+    struct clients *x = user;
+    uint64_t rng = atomic_fetch_add(&x->next_id, 1);
+    for (;;) {
+        uint32_t max_tokens = (uint32_t)(kn_tiny_next(&rng) % 30) + 1, n_choices = kn_tiny_next(&rng) % 4 ? 1 : 3, n_top = kn_tiny_next(&rng) % 4 ? 0 : 4;
+        struct kni_call *call = kn_loop_bed_call((uint32_t)(kn_tiny_next(&rng) % 120) + 1, kn_tiny_next(&rng) % 5, max_tokens, n_choices, n_top);
+        call->ignore_stop = kn_tiny_next(&rng) % 2;
+        enum kn_status status = kni_loop_submit(x->bed->loop, call);
+        if (status == KN_E_STATE) {
+            kni_call_unref(call);
+            return NULL;
+        }
+        if (status == KN_E_FULL) {
+            atomic_fetch_add(&x->n_full, 1);
+            usleep(1000);
+        } else {
+            atomic_fetch_add(&x->n_taken, 1);
+            if (kn_tiny_next(&rng) % 5 == 0)
+                kni_loop_cancel(x->bed->loop, call); /* and leaves without looking back */
+            else if (!follow(x, call, &rng))
+                atomic_fetch_add(&x->n_wrong, 1);
+        }
+        kni_call_unref(call);
+    }
+}
+
+static void test_stress(void **state)
+{
+    (void)state;
+    struct kn_engine_opts eo = {.max_running = 4, .pool_bytes = 800000, .n_threads = 2}; /* 65 blocks: too few for all at once */
+    struct kni_loop_opts lo = {.max_queue = 3, .drain_timeout_ms = 60000};
+    struct kn_loop_bed b;
+    struct clients x = {.bed = &b};
+    pthread_t threads[N_CLIENTS];
+    uint64_t before = kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes;
+    kn_loop_bed_init(&b, &eo, &lo);
+    kn_loop_bed_start(&b);
+    for (uint32_t i = 0; i < N_CLIENTS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, run_client, &x), 0);
+    for (uint64_t end = kni_now_ns() + (uint64_t)(stress_seconds * 1e9); kni_now_ns() < end; usleep(10000)) {
+        struct kni_snapshot s;
+        kni_loop_get_snapshot(b.loop, &s);
+        assert_true(s.engine.n_running <= 4);
+    }
+    atomic_store(&x.stop, true);
+    kni_loop_stop(b.loop); /* while clients submit */
+    if (stress_seconds > 2)
+        kni_loop_stop(b.loop);
+    for (uint32_t i = 0; i < N_CLIENTS; i++)
+        pthread_join(threads[i], NULL); /* nobody waits for ever */
+    kn_loop_bed_join(&b);
+    assert_int_equal(atomic_load(&x.n_wrong), 0);
+    assert_true(atomic_load(&x.n_taken) > N_CLIENTS);
+    assert_int_equal(b.metrics.refused_queue, atomic_load(&x.n_full));
+    kn_loop_bed_fini(&b);
+    assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes, before);
+    if (stress_seconds > 2)
+        print_message("%u calls taken, %u refused\n", atomic_load(&x.n_taken), atomic_load(&x.n_full));
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && !strcmp(argv[1], "--stress"))
@@ -368,6 +557,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_queue_limit),
         cmocka_unit_test(test_deadline),
         cmocka_unit_test(test_snapshot),
+        cmocka_unit_test(test_full_inbox),
+        cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_stress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
