@@ -15,8 +15,8 @@
 #include "run/run.h"
 #include "sched/sched.h"
 
-/* Requests in one step: beyond it they wait. Bounds the logits buffer (n_vocab floats each). */
-#define KNI_ENGINE_MAX_RUNNING 32u
+/* Scored positions in one step (score.c). */
+#define KNI_ENGINE_SCORE_ROWS 32u
 
 struct kn_engine {
     struct kn_model *model; /* a reference */

@@ -365,6 +365,13 @@ void kni_fetcher_wait(struct kni_fetcher *f, uint32_t timeout_ms)
     pthread_mutex_unlock(&f->lock);
 }
 
+void kni_fetcher_wake(struct kni_fetcher *f)
+{
+    pthread_mutex_lock(&f->lock);
+    kni_fetcher_tell(f);
+    pthread_mutex_unlock(&f->lock);
+}
+
 uint64_t kni_fetcher_working_bytes(struct kni_fetcher *f)
 {
     pthread_mutex_lock(&f->lock);

@@ -66,6 +66,8 @@ void kni_fetch_poll(struct kni_fetch *fetch, struct kni_fetch_progress *out);
 void kni_fetch_end(struct kni_fetch **fetch);
 /* Sleeps until any job or publish has news, at most timeout_ms: for an owner that has nothing else to do. */
 void kni_fetcher_wait(struct kni_fetcher *fetcher, uint32_t timeout_ms);
+/* Any thread: ends the owner's kni_fetcher_wait, now or the next time. */
+void kni_fetcher_wake(struct kni_fetcher *fetcher);
 
 /* Publishes the whole chunks of positions 0..n_tokens that the store does not have yet. The blocks in view must stay
  * untouched until kni_publish_poll has returned cookie (the caller holds references). Copies tokens and table. */

@@ -11,23 +11,42 @@
 
 #include <assert.h>
 
-/* Takes from the index what it has and books it. */
-static void match(struct kni_job *job)
+#include "base/clock.h"
+
+/* Takes from the index what it has and books it. What the job has had before (n_counted) is no news: after a preemption it
+ * finds its own blocks again. */
+static void match(struct kni_sched *s, struct kni_job *job)
 {
     uint32_t before = job->seq.n_tokens;
     uint32_t n = kni_seq_match(&job->seq, job->tokens, job->n_known);
-    if (!kni_job_n_generated(job)) { /* later matches are repairs after a preemption */
+    job->stats.n_done = n = n < job->n_prompt ? n : job->n_prompt;
+    if (!job->n_counted) { /* not admitted yet: the books are closed then */
         if (!before)
             job->stats.n_cached = job->stats.n_fetched = 0;
         job->stats.n_cached += n - before;
+    } else if (n > job->n_counted) {
+        job->stats.n_cached += n - job->n_counted;
+        kni_sched_count(s, job, &s->stats.n_cached_tokens);
     }
-    job->stats.n_done = n < job->n_prompt ? n : job->n_prompt;
+}
+
+/* Into the steps. The first time the prompt's tokens that are there are booked by where they came from. */
+static void start_running(struct kni_sched *s, struct kni_job *job)
+{
+    if (!job->n_counted) {
+        uint64_t all = 0;
+        kni_sched_count(s, job, &all);
+        s->stats.n_fetched_tokens += job->stats.n_fetched;
+        s->stats.n_cached_tokens += all - job->stats.n_fetched;
+    }
+    kni_sched_move(s, job, KNI_JOB_STATE_RUNNING);
 }
 
 static void end_fetch(struct kni_sched *s, struct kni_job *job)
 {
     kni_fetch_end(&job->fetch);
     job->stats.fetch_wanted = 0;
+    s->stats.fetch_ns += kni_now_ns() - job->fetch_begin_ns;
     kni_sched_move(s, job, KNI_JOB_STATE_WAITING);
 }
 
@@ -36,6 +55,7 @@ static bool start_fetch(struct kni_sched *s, struct kni_job *job, uint32_t n_wan
 {
     if (n_wanted <= job->seq.n_tokens || n_wanted >= job->n_prompt)
         return false;
+    s->stats.n_fetches++;
     kni_seq_truncate(&job->seq, job->fetch_first);
     job->stats.n_cached = job->stats.n_done = job->fetch_first;
     uint32_t n_spare = kni_pool_available(s->opts.pool), n_keep = s->running.n; /* one block for each running job's next token */
@@ -65,9 +85,20 @@ static void take_fetch(struct kni_sched *s, struct kni_job *job, uint32_t n_rest
         kni_seq_commit(&job->seq, job->tokens, n_restored);
         job->stats.n_fetched = n_restored - job->fetch_first;
     }
+    s->stats.n_fetches_cut += n_restored < job->stats.fetch_wanted;
     end_fetch(s, job);
     kni_seq_truncate(&job->seq, job->seq.n_tokens); /* reserved blocks that nothing came into */
-    match(job);
+    match(s, job);
+}
+
+/* Books what a fetch has done since the last look. */
+static void note_progress(struct kni_sched *s, struct kni_job *job, const struct kni_fetch_progress *p)
+{
+    s->stats.fetch_bytes += p->n_bytes - job->stats.fetch_bytes;
+    s->stats.n_fetch_misses += p->n_misses - job->stats.n_misses;
+    job->stats.fetch_bytes = p->n_bytes;
+    job->stats.fetch_ns = p->elapsed_ns;
+    job->stats.n_misses = p->n_misses;
 }
 
 void kni_sched_poll_fetches(struct kni_sched *s)
@@ -77,9 +108,7 @@ void kni_sched_poll_fetches(struct kni_sched *s)
         struct kni_fetch_progress p;
         next = job->next;
         kni_fetch_poll(job->fetch, &p);
-        job->stats.fetch_bytes = p.n_bytes;
-        job->stats.fetch_ns = p.elapsed_ns;
-        job->stats.n_misses = p.n_misses;
+        note_progress(s, job, &p);
         if (p.state == KNI_FETCH_STATE_RUNNING && p.n_restored > job->fetch_first && p.n_restored <= job->stats.fetch_wanted) {
             job->stats.n_fetched = p.n_restored - job->fetch_first;
             job->stats.n_done = p.n_restored;
@@ -107,6 +136,7 @@ static bool begin_fetch(struct kni_sched *s, struct kni_job *job)
         kni_sched_say_store_error(s, status, "looking for a prefix");
         return false;
     }
+    job->fetch_begin_ns = kni_now_ns();
     kni_sched_move(s, job, KNI_JOB_STATE_FETCHING);
     return true;
 }
@@ -127,7 +157,7 @@ void kni_sched_admit(struct kni_sched *s)
     while ((job = s->waiting.first) && s->running.n < s->opts.max_running) {
         bool is_fresh = job->seq.n_tokens == 0;
         if (is_fresh)
-            match(job);
+            match(s, job);
         if (begin_fetch(s, job))
             continue;
         if (!has_room(s, job)) {
@@ -135,7 +165,7 @@ void kni_sched_admit(struct kni_sched *s)
                 kni_seq_truncate(&job->seq, 0);
             return;
         }
-        kni_sched_move(s, job, KNI_JOB_STATE_RUNNING);
+        start_running(s, job);
     }
 }
 
@@ -151,6 +181,10 @@ void kni_sched_preempt(struct kni_sched *s, struct kni_job *job)
         end_fetch(s, job); /* waits until no worker writes into its blocks */
     else if (job->state == KNI_JOB_STATE_RUNNING)
         kni_sched_move(s, job, KNI_JOB_STATE_WAITING);
+    if (job->seq.n_blocks) {
+        job->stats.n_preempted++;
+        s->stats.n_preemptions++;
+    }
     kni_seq_truncate(&job->seq, 0);
     job->stats.n_done = 0;
 }

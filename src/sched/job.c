@@ -16,7 +16,9 @@ enum kn_status kni_job_init(struct kni_job *job, struct kni_pool *pool, const st
                             .n_max = opts->n_prompt + opts->max_new,
                             .no_fetch = opts->no_fetch,
                             .no_publish = opts->no_publish,
-                            .want_logits = opts->want_logits};
+                            .want_logits = opts->want_logits,
+                            .wait_ms = opts->wait_ms,
+                            .deadline_ms = opts->deadline_ms};
     job->stats.n_prompt = opts->n_prompt;
     struct kni_hash seed = kni_chain_seed(opts->fingerprint, opts->salt);
     if (kni_seq_init(&job->seq, pool, job->n_max - 1, &seed)) /* the last token's K and V are never needed */

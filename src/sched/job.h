@@ -53,9 +53,12 @@ struct kni_job {
     bool want_logits;
     bool kv_dropped;  /* finished, and its blocks went to another job */
     bool fetch_tried; /* the store is asked once */
+    uint32_t wait_ms, deadline_ms; /* see struct kn_request_opts */
+    uint32_t n_counted; /* prompt tokens that the scheduler's statistics have: each once, however often it is computed */
 
     struct kni_fetch *fetch; /* while FETCHING; NULL otherwise */
     uint32_t fetch_first;    /* tokens the fetch builds on */
+    uint64_t fetch_begin_ns;
     struct kni_hold *hold;   /* made at init, so that publishing allocates nothing in a step */
 
     const float *logits;  /* that chose the last token; valid while logits_step is the scheduler's n_steps */
@@ -73,6 +76,7 @@ struct kni_job_opts {
     const char *salt;      /* copied; NULL: "" */
     uint8_t fingerprint[16];
     bool no_fetch, no_publish, want_logits;
+    uint32_t wait_ms, deadline_ms; /* 0: none */
 };
 
 /* KN_E_NOMEM leaves a job that fini accepts. */
@@ -88,6 +92,14 @@ static inline uint32_t kni_job_n_generated(const struct kni_job *job)
 static inline uint32_t kni_job_n_pending(const struct kni_job *job)
 {
     return job->n_known - job->seq.n_tokens;
+}
+
+/* When the job must have its next thing, by kni_now_ns; UINT64_MAX: never. It has been submitted. */
+static inline uint64_t kni_job_due_ns(const struct kni_job *job)
+{
+    uint64_t due = job->deadline_ms ? job->submit_ns + job->deadline_ms * 1000000ull : UINT64_MAX;
+    uint64_t first = job->wait_ms && job->n_known == job->n_prompt ? job->submit_ns + job->wait_ms * 1000000ull : UINT64_MAX;
+    return first < due ? first : due;
 }
 
 struct kni_job_list { struct kni_job *first, *last; uint32_t n; };

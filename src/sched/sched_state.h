@@ -22,7 +22,10 @@ struct kni_sched {
     struct kni_run_item *items; /* [max_running] */
     float *logits;              /* [max_running][n_vocab] */
 
-    struct kni_hold *holds; /* of publishes that run */
+    struct kni_hold *holds;   /* of publishes that run */
+    uint16_t *n_block_holds;  /* [blocks of the pool]: publishes that hold each */
+    uint32_t n_publish_blocks; /* blocks that one holds */
+    uint64_t due_ns;          /* next deadline of a job, as of the step's begin */
     enum kn_status publish_status; /* first error since the last flush */
     bool store_error_said;  /* a failing store is logged once */
 };
@@ -40,8 +43,21 @@ void kni_sched_preempt(struct kni_sched *sched, struct kni_job *job);
 bool kni_sched_run_batch(struct kni_sched *sched);
 
 /* sched.c */
+void kni_sched_say_store_error(struct kni_sched *sched, enum kn_status status, const char *doing);
+/* Milliseconds to the next deadline of a job, at least 1 and at most limit_ms. */
+uint32_t kni_sched_wait_ms(const struct kni_sched *sched, uint32_t limit_ms);
+
+/* ending.c */
 void kni_sched_move(struct kni_sched *sched, struct kni_job *job, enum kni_job_state state);
 void kni_sched_finish(struct kni_sched *sched, struct kni_job *job, enum kn_stop_reason reason, enum kn_status status);
-void kni_sched_say_store_error(struct kni_sched *sched, enum kn_status status, const char *doing);
+/* Ends jobs that are late, in whatever state; notes the next deadline. */
+void kni_sched_expire(struct kni_sched *sched);
+void kni_sched_poll_publishes(struct kni_sched *sched);
+void kni_sched_release_hold(struct kni_sched *sched, struct kni_hold *hold);
+
+/* counts.c */
+/* Counts the prompt tokens that the job's sequence has now and had not before, under one of n_cached_tokens, n_fetched_tokens
+ * and n_computed_tokens. */
+void kni_sched_count(struct kni_sched *sched, struct kni_job *job, uint64_t *as);
 
 #endif
