@@ -82,7 +82,8 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
                                   .deadline_ms = o->fetch_deadline_ms,
                                   .kv = *layout,
                                   .backend = o->backend,
-                                  .hevc = o->hevc};
+                                  .hevc = o->hevc,
+                                  .store_optional = o->store_optional};
     memcpy(fo.fingerprint, e->model->info.fingerprint, sizeof fo.fingerprint);
     struct kni_codec_opts co = {.preset = o->preset, .tiles = o->tiles, .backend = o->backend, .hevc = o->hevc};
     struct kni_chunk_meta chunk = {.n_tokens = o->chunk_tokens, .kv = *layout};
@@ -266,6 +267,14 @@ void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats 
     };
     if (engine->fetcher) {
         struct kni_publish_stats p;
+        struct kni_fetcher_health health;
+        kni_fetcher_get_health(engine->fetcher, &health);
+        out->has_store = true;
+        out->store_open = health.is_open;
+        out->store_read_ok = health.is_open && health.read_ok;
+        out->store_write_ok = health.is_open && health.write_ok;
+        out->store_read_errors = health.read_errors;
+        out->store_write_errors = health.write_errors;
         kni_publish_get_stats(engine->fetcher, &p);
         out->published_chunks = p.n_chunks;
         out->published_bytes = p.n_bytes;

@@ -33,10 +33,17 @@ struct kni_fetcher_opts {
     struct kni_profile *profile; /* of the spectral presets; the fetcher takes a reference. NULL: none */
     enum kn_backend backend;     /* of the spectral presets */
     struct kn_hevc_opts hevc;    /* of presets and backends that are video */
+    bool store_optional;         /* a store that cannot be opened is no error: it is tried again */
+    /* Bounds on the store, for tests; 0: the defaults. */
+    uint32_t lookup_ms;          /* a job waits at most so long for its lookup; 2000, and never more than deadline_ms */
+    uint32_t hang_ms;            /* a call that is out for longer hangs: lookup_ms or deadline_ms, at least 1000; writes 30000 */
+    uint32_t close_wait_ms;      /* close waits so long for calls that hang, then leaves their threads to themselves; 10000 */
 };
 
 enum kn_status kni_fetcher_open(struct kni_fetcher **out, const struct kni_fetcher_opts *opts, struct kn_err *err);
-/* Ends the workers; queued publishes that have not begun are dropped (flush first to keep them). */
+/* Ends the workers; queued publishes that have not begun are dropped (flush first to keep them). Waits for what they do with blocks, and
+ * close_wait_ms at most for calls of the store that hang in the kernel: their threads, detached, then end when those return, free what is
+ * left, touch no block, but may still log a line. */
 void kni_fetcher_close(struct kni_fetcher **fetcher);
 
 enum kni_fetch_state {
@@ -91,6 +98,13 @@ bool kni_publish_withdraw(struct kni_fetcher *fetcher, void **cookie);
 
 struct kni_publish_stats { uint64_t n_chunks, n_bytes, raw_bytes, n_errors, busy_ns, n_queued; };
 void kni_publish_get_stats(struct kni_fetcher *fetcher, struct kni_publish_stats *out);
+
+struct kni_fetcher_health {
+    uint64_t read_errors, write_errors; /* calls of the store that failed or hung, since open */
+    bool is_open;                       /* false while an optional store could not be opened */
+    bool read_ok, write_ok;             /* false while it is left alone */
+};
+void kni_fetcher_get_health(struct kni_fetcher *fetcher, struct kni_fetcher_health *out);
 
 /* Peak bytes of scratch that decoding held, all workers together. */
 uint64_t kni_fetcher_working_bytes(struct kni_fetcher *fetcher);
