@@ -12,7 +12,8 @@
  *
  * Blocks. A fetch promises, at its turn, never to hold more than fetch_end - fetch_first tokens; promises together stay within
  * fetch_pool_percent, turns are given in order of age, and a promise is cut to the cap. So fetches that have begun never wait for
- * each other. What is promised is taken only for a few chunks ahead of what has arrived: the rest of the pool goes on serving
+ * each other. A fetch that is alone in the engine has nobody to spare blocks for: it may have more, until somebody comes.
+ * What is promised is taken only for a few chunks ahead of what has arrived: the rest of the pool goes on serving
  * steps meanwhile. When the pool has no further chunk, the fetch ends with what arrived in order, and the rest is computed.
  *
  * Giving up. A worker may be writing into the blocks (a chunk's decoding takes tens of ms). Nobody waits for it: the blocks get
@@ -127,11 +128,24 @@ static uint32_t promised_blocks(const struct kni_sched *s)
     return n;
 }
 
+/* Nobody else wants blocks. Who waits for this fetch does not count. */
+static bool is_alone(const struct kni_sched *s, const struct kni_job *job)
+{
+    bool alone = !s->running.n && !s->waiting.n;
+    for (const struct kni_job *o = s->fetching.first; o && alone; o = o->next)
+        alone = o == job || !o->fetch;
+    return alone;
+}
+
 /* Blocks for whole chunks, as many ahead of n_restored as the window and the pool allow. True when there are more than before. */
 static bool move_window(struct kni_sched *s, struct kni_job *job, uint32_t n_restored)
 {
     const uint32_t chunk = s->opts.chunk_tokens, before = job->fetch_reserved;
     uint64_t end = n_restored + (uint64_t)chunk * (s->opts.fetch_window_chunks ? s->opts.fetch_window_chunks : WINDOW_CHUNKS);
+    uint64_t most = job->fetch_first + (uint64_t)cap_blocks(s) * KNI_BLOCK_TOKENS;
+    most -= most % chunk;
+    if (end > most && !is_alone(s, job))
+        end = most;
     if (end > job->fetch_end)
         end = job->fetch_end;
     if (end <= before)
@@ -187,10 +201,11 @@ static enum turn take_turn(struct kni_sched *s, struct kni_job *job, uint32_t n_
         return TURN_NEVER;
     uint32_t n_cap = cap_blocks(s), n_promised = promised_blocks(s), n_room = n_cap > n_promised ? n_cap - n_promised : 0;
     uint32_t n_blocks = (n_wanted - job->fetch_first) / KNI_BLOCK_TOKENS;
-    n_blocks = n_blocks < n_cap ? n_blocks : n_cap;
+    bool alone = is_alone(s, job);
+    n_blocks = n_blocks < n_cap || alone ? n_blocks : n_cap;
     uint32_t end = job->fetch_first + n_blocks * KNI_BLOCK_TOKENS;
     end -= end % s->opts.chunk_tokens;
-    if (may && n_blocks <= n_room && end > job->fetch_first) {
+    if (may && (n_blocks <= n_room || alone) && end > job->fetch_first) {
         kni_sched_match(s, job); /* others may have brought it meanwhile */
         if (n_wanted <= job->seq.n_tokens)
             return TURN_NEVER;

@@ -231,15 +231,23 @@ static void test_cap(void **state)
     }
     done(&c, &b);
     bed_close(&b);
-    /* A cap below one prompt cuts the promise; below one chunk it is a chunk. */
-    static const uint32_t percents[] = {20, 1}, n_want[] = {5 / 2 * CHUNK, CHUNK};
-    for (unsigned i = 0; i < 2; i++) {
-        bed_open_opts(&b, 29, 64, 8, false, f, (struct kni_sched_opts){.fetch_pool_percent = percents[i]});
+    /* A cap below one prompt cuts the promise, below one chunk it is a chunk, and who is alone need not mind until somebody comes. */
+    static const uint32_t percents[] = {20, 1, 20, 20}, n_want[] = {2 * CHUNK, CHUNK, N_FETCHED, 3 * CHUNK};
+    for (unsigned i = 0; i < 4; i++) {
+        bed_open_opts(&b, 29, 64, 8, false, f, (struct kni_sched_opts){.fetch_pool_percent = percents[i], .fetch_window_chunks = 1});
+        if (i < 2)
+            submit_computed(&c, &b, q, 20, 50);
         submit(&jobs[0], &b, p[0], N, 1);
+        while (i == 3 && jobs[0].stats.n_fetched < 2 * CHUNK)
+            step(&b);
+        if (i == 3)
+            submit_computed(&c, &b, q, 20, 50);
         run_until_idle(&b);
         assert_int_equal(jobs[0].stats.n_fetched, n_want[i]);
         check_answer(&jobs[0]);
         done(&jobs[0], &b);
+        if (i != 2)
+            done(&c, &b);
         bed_close(&b);
     }
     kni_fetcher_close(&f);
