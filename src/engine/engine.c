@@ -24,6 +24,7 @@
 #define MAX_RUNNING 256u
 #define DEFAULT_FETCH_POOL_PERCENT 50u
 #define MAX_FETCH_WORKERS 8u
+#define MIN_FETCH_WINDOW 8u /* chunks */
 #define MAX_DECODE_BYTES (68u << 20) /* of all workers that decode, together */
 
 static enum kn_status check_opts(const struct kn_engine_opts *o, const struct kn_model *model, struct kn_err *err)
@@ -96,6 +97,8 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
         status = kni_codec_working_estimate(&co, &chunk, &n_bytes, err); /* checks the options, here and not at each publish */
     if (!status && fo.n_workers > MAX_DECODE_BYTES / n_bytes)
         fo.n_workers = MAX_DECODE_BYTES / n_bytes ? (uint32_t)(MAX_DECODE_BYTES / n_bytes) : 1;
+    /* Workers must find a next chunk while the owner is in a long step. */
+    e->fetch_window_chunks = fo.n_workers * 2 < MIN_FETCH_WINDOW ? MIN_FETCH_WINDOW : fo.n_workers * 2;
     if (!status)
         status = kni_fetcher_open(&e->fetcher, &fo, err);
     if (co.profile)
@@ -134,6 +137,7 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
                                 .chunk_tokens = o->chunk_tokens,
                                 .max_running = o->max_running,
                                 .fetch_pool_percent = o->fetch_pool_percent,
+                                .fetch_window_chunks = e->fetch_window_chunks,
                                 .fetch_inline = o->fetch_inline,
                                 .n_vocab = h->n_vocab,
                                 .pick = kni_request_pick,
@@ -190,6 +194,8 @@ void kn_engine_close(struct kn_engine **engine)
         return;
     while (e->requests)
         kni_request_detach(e->requests);
+    if (e->sched)
+        kni_sched_drain(e->sched);
     kni_fetcher_close(&e->fetcher);
     kni_sched_close(&e->sched);
     kni_run_close(&e->run);

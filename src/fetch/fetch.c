@@ -269,7 +269,7 @@ void kni_fetch_settle(struct kni_fetch *job, uint64_t now_ns)
         return;
     if (now_ns >= job->deadline_ns)
         job->cut = true;
-    bool over = job->cut || job->cancelled || (job->state == KNI_FETCH_STATE_RUNNING && job->n_prefix == job->end_chunk);
+    bool over = job->cut || job->cancelled || (job->state == KNI_FETCH_STATE_RUNNING && job->n_prefix == job->end_chunk && !job->more);
     if (over && !job->n_restoring)
         finish(job, now_ns);
 }
@@ -330,42 +330,63 @@ enum kn_status kni_fetch_begin(struct kni_fetch **out, struct kni_fetcher *f, co
     return KN_OK;
 }
 
-enum kn_status kni_fetch_start(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t n_tokens)
+/* A READY job gets a table for all that was found: later windows only fill it. (lock) held. */
+static void start(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t *table, uint32_t n_entries, uint64_t now_ns)
+{
+    job->table = table;
+    job->view = *view;
+    job->view.block_ids = table;
+    job->view.n_blocks = n_entries;
+    job->state = KNI_FETCH_STATE_RUNNING;
+    /* the lookup had a deadline of its own; the time that the owner took to reserve blocks is not the fetch's */
+    job->deadline_ns = job->begin_ns + job->fetcher->opts.deadline_ms * 1000000ull + (now_ns - job->end_ns);
+}
+
+enum kn_status kni_fetch_extend(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t n_tokens, bool more)
 {
     struct kni_fetcher *f = job->fetcher;
     struct kni_kv_layout *a = &f->opts.kv;
     const struct kni_kv_layout *b = &view->layout;
+    uint32_t *table = NULL, end = n_tokens / f->opts.chunk_tokens, n_entries = 0;
     enum kn_status s = KN_OK;
     if (a->n_layer != b->n_layer || a->n_kv_head != b->n_kv_head || a->d_head != b->d_head || a->type != b->type)
         return KN_E_ARG;
     if (n_tokens > (uint64_t)view->n_blocks * KNI_BLOCK_TOKENS)
         return KN_E_ARG;
-    uint32_t *table = kni_alloc(KNI_ALLOC_TAG_FETCH, view->n_blocks * sizeof *table, 0);
-    if (!table)
-        return KN_E_NOMEM;
-    if (view->n_blocks)
-        memcpy(table, view->block_ids, view->n_blocks * sizeof *table);
-    uint32_t end = n_tokens / f->opts.chunk_tokens;
+    if (!job->table) { /* the owner's until it is started: needs no lock to be looked at */
+        n_entries = job->n_chunks * (f->opts.chunk_tokens / KNI_BLOCK_TOKENS);
+        table = kni_calloc(KNI_ALLOC_TAG_FETCH, n_entries * sizeof *table, 0);
+        if (!table)
+            return KN_E_NOMEM;
+    }
     pthread_mutex_lock(&f->lock);
-    if (job->state != KNI_FETCH_STATE_READY) {
+    uint64_t now = kni_now_ns();
+    if (table && job->state == KNI_FETCH_STATE_READY) {
+        start(job, view, table, n_entries, now);
+        job->more = true;
+        table = NULL;
+    }
+    if (table || job->state != KNI_FETCH_STATE_RUNNING) {
         s = KN_E_STATE;
     } else {
-        job->table = table;
-        table = NULL;
-        job->view = *view;
-        job->view.block_ids = job->table;
-        job->end_chunk = end < job->found_chunk ? end : job->found_chunk;
-        if (job->end_chunk < job->first_chunk)
-            job->end_chunk = job->first_chunk;
-        job->state = KNI_FETCH_STATE_RUNNING;
-        uint64_t now = kni_now_ns();
-        job->deadline_ns = job->begin_ns + f->opts.deadline_ms * 1000000ull + (now - job->end_ns); /* the time that the owner took to reserve blocks is not the fetch's */
+        end = end < job->found_chunk ? end : job->found_chunk;
+        if (job->more && end > job->end_chunk) { /* a failed chunk has ended it otherwise */
+            uint32_t from = job->end_chunk * (f->opts.chunk_tokens / KNI_BLOCK_TOKENS), to = end * (f->opts.chunk_tokens / KNI_BLOCK_TOKENS);
+            memcpy(job->table + from, view->block_ids + from, (to - from) * sizeof *job->table);
+            job->end_chunk = end;
+        }
+        job->more = job->more && more && job->end_chunk < job->found_chunk;
         kni_fetch_settle(job, now);
         pthread_cond_broadcast(&f->work);
     }
     pthread_mutex_unlock(&f->lock);
     kni_free(table);
     return s;
+}
+
+enum kn_status kni_fetch_start(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t n_tokens)
+{
+    return job->table ? KN_E_STATE : kni_fetch_extend(job, view, n_tokens, false);
 }
 
 void kni_fetch_poll(struct kni_fetch *job, struct kni_fetch_progress *out)
@@ -385,6 +406,16 @@ void kni_fetch_poll(struct kni_fetch *job, struct kni_fetch_progress *out)
     pthread_mutex_unlock(&f->lock);
 }
 
+/* The owner lets go. (lock) held. */
+static void detach(struct kni_fetch *job)
+{
+    struct kni_fetch **link = &job->fetcher->jobs;
+    while (*link != job)
+        link = &(*link)->next;
+    *link = job->next;
+    kni_fetch_unref(job); /* a worker in the middle of a lookup or a download still holds one */
+}
+
 void kni_fetch_end(struct kni_fetch **fetch)
 {
     if (!fetch || !*fetch)
@@ -395,13 +426,24 @@ void kni_fetch_end(struct kni_fetch **fetch)
     job->cancelled = true;
     while (job->n_restoring)
         pthread_cond_wait(&f->restored, &f->lock);
-    struct kni_fetch **link = &f->jobs;
-    while (*link != job)
-        link = &(*link)->next;
-    *link = job->next;
-    kni_fetch_unref(job); /* a worker in the middle of a lookup or a download still holds one */
+    detach(job);
     pthread_mutex_unlock(&f->lock);
     *fetch = NULL;
+}
+
+bool kni_fetch_try_end(struct kni_fetch **fetch)
+{
+    struct kni_fetch *job = *fetch;
+    struct kni_fetcher *f = job->fetcher;
+    pthread_mutex_lock(&f->lock);
+    job->cancelled = true;
+    bool ended = !job->n_restoring;
+    if (ended)
+        detach(job);
+    pthread_mutex_unlock(&f->lock);
+    if (ended)
+        *fetch = NULL;
+    return ended;
 }
 
 void kni_fetcher_wait(struct kni_fetcher *f, uint32_t timeout_ms)

@@ -191,6 +191,7 @@ static void run_chunk(struct worker *w, struct kni_fetch *job, uint32_t chunk)
         job->n_restoring--;
         if (s) {
             job->n_misses++;
+            job->more = false;
             if (chunk < job->end_chunk)
                 job->end_chunk = chunk;
         } else

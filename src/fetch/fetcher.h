@@ -76,13 +76,14 @@ struct kni_fetch {
     /* written by the lookup before READY, then constant; indexed by chunk */
     struct kni_fetch_chunk *chunks;
     struct kni_store_key *keys;
-    /* constant after start */
+    /* constant after start, but for the entries of chunks from end_chunk on: written before end_chunk moves */
     struct kni_kv_view view;
-    uint32_t *table;
+    uint32_t *table; /* for all that was found */
     /* (lock) */
     struct kni_fetch *next;
     enum kni_fetch_state state;
     bool lookup_begun, cut, cancelled;
+    bool more; /* end_chunk may move up yet */
     uint32_t found_chunk; /* end of what the store has */
     uint32_t next_chunk;  /* first not begun */
     uint32_t end_chunk;   /* end of what is still wanted; lowered to a failed chunk */

@@ -121,6 +121,27 @@ bool kni_publish_poll(struct kni_fetcher *f, void **cookie, enum kn_status *stat
     return true;
 }
 
+bool kni_publish_withdraw(struct kni_fetcher *f, void **cookie)
+{
+    pthread_mutex_lock(&f->lock);
+    struct kni_publish *p = f->queued.first, **link = &f->queued.first;
+    while (p && p->next) {
+        link = &p->next;
+        p = p->next;
+    }
+    if (p) {
+        *link = NULL;
+        f->queued.last = link;
+        f->queued.n--;
+    }
+    pthread_mutex_unlock(&f->lock);
+    if (!p)
+        return false;
+    *cookie = p->cookie;
+    kni_publish_free(p);
+    return true;
+}
+
 void kni_publish_get_stats(struct kni_fetcher *f, struct kni_publish_stats *out)
 {
     pthread_mutex_lock(&f->lock);
