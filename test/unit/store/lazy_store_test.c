@@ -134,9 +134,9 @@ static void a_dead_store_is_opened_anew(void **state)
     assert_int_equal(try_put(store, 1, 1), KN_OK);
     folder_remove(&folder); /* another store under the same name */
     assert_int_equal(mkdir(folder.path, 0777), 0);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 3; i++)
         assert_int_equal(lookup(store, 1, &n, &err), KN_E_IO);
-    kni_store_retry(store); /* four failures are not enough */
+    kni_store_retry(store); /* three failures are not enough */
     assert_int_equal(lookup(store, 1, &n, &err), KN_E_IO);
     assert_true(kni_store_is_open(store));
     for (int i = 0; i < 300 && lookup(store, 1, &n, &err); i++) {
