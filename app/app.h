@@ -22,6 +22,7 @@ enum kn_app_exit { KN_APP_EXIT_OK = 0, KN_APP_EXIT_FAILED = 1, KN_APP_EXIT_USAGE
 
 /* ---- subcommands, one file each */
 int kn_cmd_run(int argc, char **argv);
+int kn_cmd_serve(int argc, char **argv);
 int kn_cmd_model(int argc, char **argv);
 int kn_cmd_store(int argc, char **argv);
 int kn_cmd_profile(int argc, char **argv);

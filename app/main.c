@@ -12,6 +12,7 @@ static const struct {
     const char *what;
 } commands[] = {
     {"run", kn_cmd_run, "answer a prompt"},
+    {"serve", kn_cmd_serve, "serve a model over HTTP, as OpenAI's API does"},
     {"model", kn_cmd_model, "show a model, tokenize text"},
     {"store", kn_cmd_store, "list, check and clean stored prefixes"},
     {"profile", kn_cmd_profile, "learn how a model's cache can be coded small"},

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A store of coded KV chunks, as an operator sees it: list, count, verify, collect, remove. The engine opens its own
- * handle from the same URL. URLs: "lmdb:PATH" (a directory, created when missing).
+ * handle from the same URL. URLs: "lmdb:PATH" (a directory, created when missing);
+ * "fault:CONTROLFILE:URL" (experimental, never for production: the store at URL, misbehaving as a file says; doc/store-faults.md).
  *
  * A handle has one owner thread. Several processes may open one LMDB store at once.
  */

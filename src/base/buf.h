@@ -18,7 +18,9 @@ struct kni_buf {
 void kni_buf_add(struct kni_buf *buf, const void *bytes, size_t n);
 void kni_buf_text(struct kni_buf *buf, const char *text);
 void kni_buf_format(struct kni_buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Keeps the memory, drops the text. */
+/* The inside of a JSON string: quotes, backslashes and control characters escaped, what is no UTF-8 as U+FFFD. */
+void kni_buf_json(struct kni_buf *buf, const char *bytes, size_t n);
+/* Keeps the memory, drops the text; a failed buf works again. */
 void kni_buf_reset(struct kni_buf *buf);
 /* Hands data over (release with kni_free) and leaves an empty buf. NULL when failed or empty. */
 char *kni_buf_take(struct kni_buf *buf, size_t *n);

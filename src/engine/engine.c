@@ -20,7 +20,11 @@
 #define DEFAULT_PREFILL_CHUNK 256u
 #define DEFAULT_CHUNK_TOKENS 256u
 #define DEFAULT_DEADLINE_MS 30000u
+#define DEFAULT_RUNNING 32u
+#define MAX_RUNNING 256u
+#define DEFAULT_FETCH_POOL_PERCENT 50u
 #define MAX_FETCH_WORKERS 8u
+#define MIN_FETCH_WINDOW 8u /* chunks */
 #define MAX_DECODE_BYTES (68u << 20) /* of all workers that decode, together */
 
 static enum kn_status check_opts(const struct kn_engine_opts *o, const struct kn_model *model, struct kn_err *err)
@@ -43,6 +47,10 @@ static enum kn_status check_opts(const struct kn_engine_opts *o, const struct kn
         return kni_err_set(err, KN_E_ARG, "backend %d is unknown: use rans (%d) or hevc (%d)", (int)o->backend, KN_BACKEND_RANS, KN_BACKEND_HEVC);
     if (o->chunk_tokens % KNI_BLOCK_TOKENS)
         return kni_err_set(err, KN_E_ARG, "chunk_tokens is %u: use a multiple of %u", o->chunk_tokens, KNI_BLOCK_TOKENS);
+    if (o->max_running > MAX_RUNNING)
+        return kni_err_set(err, KN_E_ARG, "max_running is %u: use 1 to %u requests, or 0 for %u", o->max_running, MAX_RUNNING, DEFAULT_RUNNING);
+    if (o->fetch_pool_percent > 100)
+        return kni_err_set(err, KN_E_ARG, "fetch_pool_percent is %u: use 1 to 100, or 0 for %u", o->fetch_pool_percent, DEFAULT_FETCH_POOL_PERCENT);
     return kni_hevc_opts_check(&o->hevc, err);
 }
 
@@ -74,7 +82,8 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
                                   .deadline_ms = o->fetch_deadline_ms,
                                   .kv = *layout,
                                   .backend = o->backend,
-                                  .hevc = o->hevc};
+                                  .hevc = o->hevc,
+                                  .store_optional = o->store_optional};
     memcpy(fo.fingerprint, e->model->info.fingerprint, sizeof fo.fingerprint);
     struct kni_codec_opts co = {.preset = o->preset, .tiles = o->tiles, .backend = o->backend, .hevc = o->hevc};
     struct kni_chunk_meta chunk = {.n_tokens = o->chunk_tokens, .kv = *layout};
@@ -88,6 +97,8 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
         status = kni_codec_working_estimate(&co, &chunk, &n_bytes, err); /* checks the options, here and not at each publish */
     if (!status && fo.n_workers > MAX_DECODE_BYTES / n_bytes)
         fo.n_workers = MAX_DECODE_BYTES / n_bytes ? (uint32_t)(MAX_DECODE_BYTES / n_bytes) : 1;
+    /* Workers must find a next chunk while the owner is in a long step. */
+    e->fetch_window_chunks = fo.n_workers * 2 < MIN_FETCH_WINDOW ? MIN_FETCH_WINDOW : fo.n_workers * 2;
     if (!status)
         status = kni_fetcher_open(&e->fetcher, &fo, err);
     if (co.profile)
@@ -104,11 +115,12 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
         return kni_err_set(err, status, "cannot start %u compute threads: ask for fewer", o->n_threads);
     if ((status = open_pool(e, o, &layout, err)))
         return status;
+    uint32_t n_rows = o->max_running > KNI_ENGINE_SCORE_ROWS ? o->max_running : KNI_ENGINE_SCORE_ROWS; /* with logits; scoring uses the same run */
     uint32_t chunk = e->prefill_chunk = o->prefill_chunk < e->n_ctx ? o->prefill_chunk : e->n_ctx;
     struct kni_run_opts ro = {.model = e->model,
                               .threads = e->threads,
-                              .max_tokens = kni_sched_max_rows(chunk, KNI_ENGINE_MAX_RUNNING),
-                              .max_logits = KNI_ENGINE_MAX_RUNNING,
+                              .max_tokens = kni_sched_max_rows(chunk, n_rows),
+                              .max_logits = n_rows,
                               .n_ctx = e->n_ctx,
                               .kv_type = o->kv_type};
     if ((status = kni_run_open(&e->run, &ro, err)))
@@ -123,12 +135,15 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
                                 .fetcher = e->fetcher,
                                 .prefill_chunk = chunk,
                                 .chunk_tokens = o->chunk_tokens,
-                                .max_running = KNI_ENGINE_MAX_RUNNING,
+                                .max_running = o->max_running,
+                                .fetch_pool_percent = o->fetch_pool_percent,
+                                .fetch_window_chunks = e->fetch_window_chunks,
+                                .fetch_inline = o->fetch_inline,
                                 .n_vocab = h->n_vocab,
                                 .pick = kni_request_pick,
                                 .user = e};
     if ((status = kni_sched_open(&e->sched, &so)))
-        return kni_err_set(err, status, "no memory for the logits of %u requests", KNI_ENGINE_MAX_RUNNING);
+        return kni_err_set(err, status, "no memory for the logits of %u requests: lower max_running", o->max_running);
     return KN_OK;
 }
 
@@ -148,6 +163,10 @@ enum kn_status kn_engine_open(struct kn_engine **out, struct kn_model *model, co
         o.prefill_chunk = DEFAULT_PREFILL_CHUNK;
     if (!o.chunk_tokens)
         o.chunk_tokens = DEFAULT_CHUNK_TOKENS;
+    if (!o.max_running)
+        o.max_running = DEFAULT_RUNNING;
+    if (!o.fetch_pool_percent)
+        o.fetch_pool_percent = DEFAULT_FETCH_POOL_PERCENT;
     if (!o.fetch_deadline_ms)
         o.fetch_deadline_ms = DEFAULT_DEADLINE_MS;
     if (o.preset == KN_PRESET_DEFAULT)
@@ -175,6 +194,8 @@ void kn_engine_close(struct kn_engine **engine)
         return;
     while (e->requests)
         kni_request_detach(e->requests);
+    if (e->sched)
+        kni_sched_drain(e->sched);
     kni_fetcher_close(&e->fetcher);
     kni_sched_close(&e->sched);
     kni_run_close(&e->run);
@@ -195,6 +216,23 @@ enum kn_status kn_engine_flush(struct kn_engine *engine, uint32_t timeout_ms)
     return kni_sched_flush(engine->sched, timeout_ms);
 }
 
+void kn_engine_wake(struct kn_engine *engine)
+{
+    if (engine->fetcher) /* without one no step waits */
+        kni_fetcher_wake(engine->fetcher);
+}
+
+void kn_engine_get_blocks(const struct kn_engine *engine, uint32_t first, uint32_t n, uint8_t *states)
+{
+    kni_sched_get_blocks(engine->sched, first, n, states);
+}
+
+enum kn_status kn_engine_check(const struct kn_engine *engine, struct kn_err *err)
+{
+    const char *why = kni_sched_check(engine->sched);
+    return why ? kni_err_set(err, KN_E_STATE, "the pool's book-keeping is wrong (%s): please report it", why) : KN_OK;
+}
+
 void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats *out)
 {
     struct kni_pool_stats pool = kni_pool_get_stats(engine->pool);
@@ -210,15 +248,40 @@ void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats 
         .n_step_tokens = sched.n_step_tokens,
         .n_threads = kni_threads_count(engine->threads),
         .cpu_level = engine->cpu_level,
+        .n_waiting = sched.n_waiting,
+        .n_fetching = sched.n_fetching,
+        .n_running = sched.n_running,
+        .n_fetch_blocks = sched.n_fetch_blocks,
+        .n_publish_blocks = sched.n_publish_blocks,
+        .n_prompt_tokens = sched.n_prompt_tokens,
+        .n_cached_tokens = sched.n_cached_tokens,
+        .n_fetched_tokens = sched.n_fetched_tokens,
+        .n_computed_tokens = sched.n_computed_tokens,
+        .n_generated_tokens = sched.n_generated_tokens,
+        .n_preemptions = sched.n_preemptions,
+        .n_fetches = sched.n_fetches,
+        .n_fetches_cut = sched.n_fetches_cut,
+        .fetch_bytes = sched.fetch_bytes,
+        .fetch_ns = sched.fetch_ns,
+        .n_fetch_misses = sched.n_fetch_misses,
     };
     if (engine->fetcher) {
         struct kni_publish_stats p;
+        struct kni_fetcher_health health;
+        kni_fetcher_get_health(engine->fetcher, &health);
+        out->has_store = true;
+        out->store_open = health.is_open;
+        out->store_read_ok = health.is_open && health.read_ok;
+        out->store_write_ok = health.is_open && health.write_ok;
+        out->store_read_errors = health.read_errors;
+        out->store_write_errors = health.write_errors;
         kni_publish_get_stats(engine->fetcher, &p);
         out->published_chunks = p.n_chunks;
         out->published_bytes = p.n_bytes;
         out->published_raw_bytes = p.raw_bytes;
         out->publish_errors = p.n_errors;
         out->publish_ns = p.busy_ns;
+        out->n_publishing = p.n_queued;
         out->fetch_working_bytes = kni_fetcher_working_bytes(engine->fetcher);
     }
 }

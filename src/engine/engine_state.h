@@ -15,8 +15,8 @@
 #include "run/run.h"
 #include "sched/sched.h"
 
-/* Requests in one step: beyond it they wait. Bounds the logits buffer (n_vocab floats each). */
-#define KNI_ENGINE_MAX_RUNNING 32u
+/* Scored positions in one step (score.c). */
+#define KNI_ENGINE_SCORE_ROWS 32u
 
 struct kn_engine {
     struct kn_model *model; /* a reference */
@@ -26,7 +26,7 @@ struct kn_engine {
     struct kni_fetcher *fetcher; /* NULL without a store */
     struct kni_sched *sched;
     struct kn_request *requests; /* open ones */
-    uint32_t n_ctx, prefill_chunk;
+    uint32_t n_ctx, prefill_chunk, fetch_window_chunks;
     enum kn_cpu_level cpu_level; /* of the kernels in use */
 };
 

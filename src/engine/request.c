@@ -67,9 +67,11 @@ enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, c
                               .n_prompt = (uint32_t)o.n_tokens,
                               .max_new = limit_new(e, &o),
                               .salt = o.salt,
-                              .no_fetch = o.no_fetch,
+                              .no_fetch = o.no_fetch || !e->fetcher,
                               .no_publish = o.no_publish || !e->fetcher,
-                              .want_logits = o.want_logits};
+                              .want_logits = o.want_logits,
+                              .wait_ms = o.wait_ms,
+                              .deadline_ms = o.deadline_ms};
     memcpy(jo.fingerprint, e->model->info.fingerprint, sizeof jo.fingerprint);
     r = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *r, 0);
     if (!r || kni_job_init(&r->job, e->pool, &jo)) {
@@ -121,7 +123,7 @@ enum kn_status kn_request_next(struct kn_request *r, struct kn_event *event)
     if (r->n_read < kni_job_n_generated(job)) {
         event->kind = KN_EVENT_KIND_TOKEN;
         event->token = job->tokens[job->n_prompt + r->n_read++];
-        bool is_fresh = r->engine && r->n_read == kni_job_n_generated(job) && job->logits_step == kni_sched_get_stats(r->engine->sched).n_steps;
+        bool is_fresh = r->engine && r->n_read == kni_job_n_generated(job) && job->logits_step == kni_sched_n_steps(r->engine->sched);
         event->logits = job->want_logits && is_fresh ? job->logits : NULL;
         return KN_OK;
     }
@@ -142,9 +144,21 @@ void kn_request_cancel(struct kn_request *r)
         kni_sched_cancel(r->engine->sched, &r->job);
 }
 
+void kn_request_finish(struct kn_request *r)
+{
+    if (r && r->engine)
+        kni_sched_stop(r->engine->sched, &r->job);
+}
+
 void kn_request_get_stats(const struct kn_request *r, struct kn_request_stats *out)
 {
+    static const enum kn_request_state states[] = {
+        [KNI_JOB_STATE_NEW] = KN_REQUEST_STATE_DONE, /* taken out: its engine was closed */
+        [KNI_JOB_STATE_WAITING] = KN_REQUEST_STATE_WAITING,   [KNI_JOB_STATE_FETCHING] = KN_REQUEST_STATE_FETCHING,
+        [KNI_JOB_STATE_RUNNING] = KN_REQUEST_STATE_RUNNING,   [KNI_JOB_STATE_FINISHED] = KN_REQUEST_STATE_DONE,
+    };
     *out = r->job.stats;
+    out->state = states[r->job.state];
 }
 
 enum kn_status kn_request_kv_digest(const struct kn_request *r, uint64_t n_tokens, uint8_t digest[16])

@@ -47,9 +47,9 @@ enum kn_status kn_engine_score(struct kn_engine *e, const struct kn_score_opts *
         return status;
     if (!o.on_row || o.first >= o.n_tokens)
         return kni_err_set(err, KN_E_ARG, "kn_engine_score needs an on_row, and first (%zu) below the number of tokens (%zu)", o.first, o.n_tokens);
-    if (o.step_tokens > KNI_ENGINE_MAX_RUNNING)
-        return kni_err_set(err, KN_E_ARG, "step_tokens is %u: use 1 to %u, or 0 for %u", o.step_tokens, KNI_ENGINE_MAX_RUNNING, KNI_ENGINE_MAX_RUNNING);
-    const uint32_t n_step = o.step_tokens ? o.step_tokens : KNI_ENGINE_MAX_RUNNING, n_vocab = e->model->hparams.n_vocab;
+    if (o.step_tokens > KNI_ENGINE_SCORE_ROWS)
+        return kni_err_set(err, KN_E_ARG, "step_tokens is %u: use 1 to %u, or 0 for %u", o.step_tokens, KNI_ENGINE_SCORE_ROWS, KNI_ENGINE_SCORE_ROWS);
+    const uint32_t n_step = o.step_tokens ? o.step_tokens : KNI_ENGINE_SCORE_ROWS, n_vocab = e->model->hparams.n_vocab;
     const uint32_t first = (uint32_t)o.first, n_tokens = (uint32_t)o.n_tokens;
 
     struct kni_hash seed = kni_chain_seed(e->model->info.fingerprint, o.salt);

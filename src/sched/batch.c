@@ -60,6 +60,7 @@ static void take_logits(struct kni_sched *s, struct kni_job *job, const float *l
     job->logits = logits;
     job->logits_step = s->stats.n_steps;
     job->stats.n_generated = kni_job_n_generated(job);
+    s->stats.n_generated_tokens++;
     if (!job->stats.ttft_ns)
         job->stats.ttft_ns = kni_now_ns() - job->submit_ns;
     if (job->n_known == job->n_max)
@@ -96,6 +97,7 @@ bool kni_sched_run_batch(struct kni_sched *s)
         }
         uint32_t n_now = job->seq.n_tokens + s->batch[i].n_tokens;
         kni_seq_commit(&job->seq, job->tokens, n_now);
+        kni_sched_count(s, job, &s->stats.n_computed_tokens);
         job->stats.n_done = n_now < job->n_prompt ? n_now : job->n_prompt;
         if (s->items[i].n_logits)
             take_logits(s, job, s->items[i].logits);

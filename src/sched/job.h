@@ -33,9 +33,11 @@ enum kni_job_state {
     KNI_JOB_STATE_FINISHED /* keeps its blocks until removed, or until others need them */
 };
 
-/* References that keep published blocks alive; it outlives its job. The cookie of kni_publish_submit. */
+/* References that keep blocks alive beyond their job: of a publish (its cookie), or of a fetch whose workers have not let go. */
 struct kni_hold {
     struct kni_hold *next;
+    struct kni_fetch *fetch;
+    bool is_fetch;
     uint32_t n_blocks;
     uint32_t block_ids[]; /* each held once */
 };
@@ -53,10 +55,19 @@ struct kni_job {
     bool want_logits;
     bool kv_dropped;  /* finished, and its blocks went to another job */
     bool fetch_tried; /* the store is asked once */
+    uint32_t wait_ms, deadline_ms; /* see struct kn_request_opts */
+    bool is_booked;     /* has been admitted once */
+    uint32_t n_counted; /* prompt tokens that the scheduler's statistics have: each once, however often it is computed */
 
-    struct kni_fetch *fetch; /* while FETCHING; NULL otherwise */
+    struct kni_fetch *fetch; /* while FETCHING, unless the job waits for another's fetch; NULL otherwise */
+    uint64_t fetch_leader;   /* id of the job whose fetch brings this one's prefix too; 0: none */
     uint32_t fetch_first;    /* tokens the fetch builds on */
-    struct kni_hold *hold;   /* made at init, so that publishing allocates nothing in a step */
+    uint32_t fetch_end;      /* tokens that it shall bring, once it has had its turn; 0 before. stats.fetch_wanted is the same */
+    uint32_t fetch_reserved; /* tokens that it has blocks for */
+    uint64_t fetch_ready_ns; /* since when it waits for its turn */
+    uint64_t fetch_begin_ns;
+    struct kni_hold *hold;   /* of the publish; made at init, so that a step allocates nothing */
+    struct kni_hold *fetch_hold; /* likewise, for the case that the job ends before its fetch */
 
     const float *logits;  /* that chose the last token; valid while logits_step is the scheduler's n_steps */
     uint64_t logits_step;
@@ -73,6 +84,7 @@ struct kni_job_opts {
     const char *salt;      /* copied; NULL: "" */
     uint8_t fingerprint[16];
     bool no_fetch, no_publish, want_logits;
+    uint32_t wait_ms, deadline_ms; /* 0: none */
 };
 
 /* KN_E_NOMEM leaves a job that fini accepts. */
@@ -88,6 +100,14 @@ static inline uint32_t kni_job_n_generated(const struct kni_job *job)
 static inline uint32_t kni_job_n_pending(const struct kni_job *job)
 {
     return job->n_known - job->seq.n_tokens;
+}
+
+/* When the job must have its next thing, by kni_now_ns; UINT64_MAX: never. It has been submitted. */
+static inline uint64_t kni_job_due_ns(const struct kni_job *job)
+{
+    uint64_t due = job->deadline_ms ? job->submit_ns + job->deadline_ms * 1000000ull : UINT64_MAX;
+    uint64_t first = job->wait_ms && job->n_known == job->n_prompt ? job->submit_ns + job->wait_ms * 1000000ull : UINT64_MAX;
+    return first < due ? first : due;
 }
 
 struct kni_job_list { struct kni_job *first, *last; uint32_t n; };

@@ -35,7 +35,7 @@ struct kni_params {
     struct kni_params_prompt *prompts; /* [n_prompts]; chat: one. /v1/completions takes an array of prompts too */
     uint32_t n_prompts;
     uint32_t n;              /* choices of each prompt */
-    uint32_t max_tokens;     /* settled: at least 1, prompt + max_tokens fits n_ctx */
+    uint32_t max_tokens;     /* settled: at least 1, and with the shortest prompt fits n_ctx; longer prompts leave room for fewer */
     struct kn_sampler_opts sampler; /* temperature 1 unless said; seed: drawn unless said */
     bool seed_given;
     char *stops[KNI_PARAMS_MAX_STOPS];
@@ -50,5 +50,13 @@ struct kni_params {
 enum kn_status kni_params_parse(struct kni_params *out, bool chat, const struct kn_model *model, const struct kni_params_limits *limits,
                                 const char *body, size_t n_body, struct kni_params_error *error);
 void kni_params_fini(struct kni_params *params);
+
+/* Body of /tokenize: llama.cpp's {"content", "add_special", "parse_special", "with_pieces"}, vLLM's {"prompt", "add_special_tokens"}
+ * or {"messages", "add_generation_prompt"}. */
+struct kni_params_tokenize { struct kni_params_prompt prompt; bool with_pieces; };
+
+/* As kni_params_parse; release prompt.tokens with kni_free. */
+enum kn_status kni_params_parse_tokenize(struct kni_params_tokenize *out, const struct kn_model *model, const struct kni_params_limits *limits,
+                                         const char *body, size_t n_body, struct kni_params_error *error);
 
 #endif

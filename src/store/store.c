@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/status.h"
 
-static const struct kni_store_ops *const schemes[] = {&kni_store_lmdb_ops}; /* redis:// and s3:// will sit here */
+static const struct kni_store_ops *const schemes[] = {&kni_store_lmdb_ops, &kni_store_fault_ops}; /* redis:// and s3:// will sit here */
 #define N_SCHEMES (sizeof schemes / sizeof *schemes)
 
 static enum kn_status refuse_scheme(const char *url, struct kn_err *err)
@@ -54,9 +54,27 @@ void kn_store_close(struct kn_store **store)
 {
     if (!store || !*store)
         return;
+    kni_store_interrupt(*store); /* so that the flush does not wait for a store that hangs */
     kni_store_flush(*store); /* last-use times are worth a try, not an error */
     (*store)->ops->close(*store);
     *store = NULL;
+}
+
+void kni_store_interrupt(struct kn_store *store)
+{
+    if (store->ops->interrupt)
+        store->ops->interrupt(store);
+}
+
+bool kni_store_is_open(struct kn_store *store)
+{
+    return !store->ops->is_open || store->ops->is_open(store);
+}
+
+void kni_store_retry(struct kn_store *store)
+{
+    if (store->ops->retry)
+        store->ops->retry(store);
 }
 
 enum kn_status kni_store_lookup(struct kn_store *store, const struct kni_store_key *keys, uint32_t n_keys, uint32_t *n_found, struct kn_err *err)

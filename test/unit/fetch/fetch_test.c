@@ -396,11 +396,35 @@ static void bad_options_are_refused(void **state)
     kni_fetcher_close(&f);
 }
 
+static void *wake_later(void *arg)
+{
+    nap();
+    kni_fetcher_wake(arg);
+    return NULL;
+}
+
+/* Another thread ends the owner's wait, which would otherwise take a minute: when it comes later and when it came before. */
+static void wake(void **state)
+{
+    pthread_t thread;
+    struct fake_store *s = fake_open();
+    struct kni_fetcher *f = fetcher_on(s, 1, 0);
+    (void)state;
+    uint64_t begin = kni_now_ns();
+    assert_int_equal(pthread_create(&thread, NULL, wake_later, f), 0);
+    kni_fetcher_wait(f, 60000);
+    pthread_join(thread, NULL);
+    kni_fetcher_wake(f);
+    kni_fetcher_wait(f, 60000);
+    assert_true(kni_now_ns() - begin < 50000000000u);
+    kni_fetcher_close(&f);
+}
+
 int main(void)
 {
     kn_log_set(log_book_fn, NULL, KN_LOG_LEVEL_WARN);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),
+        cmocka_unit_test(wake), cmocka_unit_test(round_trip),
         cmocka_unit_test(one_token_is_always_left),
         cmocka_unit_test(chunks_count_in_order),
         cmocka_unit_test(a_bad_chunk_ends_the_job_there),

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Prompts to tokens, the same ones that `kinema run` makes of the same texts.
+ *
+ *     messages -> roles and texts checked -> chat template -> one text -> tokens, control tokens recognised
+ *                                                `-- when a text spells a control token: the template's parts with them
+ *                                                    recognised, the texts without, so that nobody can write another's turn
+ *     prompt   -> text (control tokens recognised, BOS where the model wants it) or ids as they are
+ *
+ * Tokens are kni_alloc'ed: they are counted in a first pass whenever the guessed room was too small. Pure; any thread.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "server/params_reader.h"
+
+bool kni_params_tokens(struct kni_params_reader *r, const char *text, size_t n, unsigned flags, struct kni_params_prompt *out)
+{
+    size_t room = n / 3 + 64, n_ids = 0;
+    enum kn_status s = KN_E_ARG;
+    for (int pass = 0; pass < 2 && s == KN_E_ARG; pass++, room = n_ids) { /* KN_E_ARG: no room, n_ids says how much */
+        size_t bytes;
+        kni_free(out->tokens);
+        out->tokens = kni_mul_size(room, sizeof *out->tokens, &bytes) ? kni_alloc(KNI_ALLOC_TAG_REQUEST, bytes, 0) : NULL;
+        if (!out->tokens)
+            return kni_params_fail_memory(r);
+        n_ids = room;
+        s = kn_model_tokenize(r->model, text, n, flags, out->tokens, &n_ids);
+    }
+    if (s == KN_E_NOMEM)
+        return kni_params_fail_memory(r);
+    if (s != KN_OK || n_ids > INT32_MAX)
+        return kni_params_fail(r, KN_E_ARG, NULL, NULL, "the text cannot be tokenized: %s", kn_status_message(s));
+    out->n_tokens = (uint32_t)n_ids;
+    return true;
+}
+
+/* Tokens of a piece of text, at the end of those that are there. */
+static bool append(struct kni_params_reader *r, struct kni_params_prompt *out, const char *text, size_t n, unsigned flags)
+{
+    struct kni_params_prompt piece = {0};
+    bool ok = kni_params_tokens(r, text, n, flags, &piece);
+    if (ok && piece.n_tokens) {
+        int32_t *all = kni_realloc(KNI_ALLOC_TAG_REQUEST, out->tokens, ((size_t)out->n_tokens + piece.n_tokens) * sizeof *all);
+        ok = all || kni_params_fail_memory(r);
+        if (all) {
+            memcpy(all + out->n_tokens, piece.tokens, (size_t)piece.n_tokens * sizeof *all);
+            out->tokens = all;
+            out->n_tokens += piece.n_tokens;
+        }
+    }
+    kni_free(piece.tokens);
+    return ok;
+}
+
+/* Messages in the model's template: NUL-terminated, kni_alloc'ed. NULL: an error is filed. */
+static char *render(struct kni_params_reader *r, const struct kn_chat_message *m, size_t n_messages, bool reply, size_t *n)
+{
+    char *text = NULL;
+    *n = 0;
+    enum kn_status s = kn_model_chat(r->model, m, n_messages, reply, NULL, n); /* KN_E_ARG and its length, or refused for good */
+    if (s == KN_E_ARG && *n) {
+        size_t room = *n + 1;
+        text = kni_alloc(KNI_ALLOC_TAG_REQUEST, room, 0);
+        *n = room;
+        s = text ? kn_model_chat(r->model, m, n_messages, reply, text, n) : KN_E_NOMEM;
+    }
+    if (s == KN_OK && text)
+        return text;
+    kni_free(text);
+    if (s == KN_E_NOMEM)
+        kni_params_fail_memory(r);
+    else if (s == KN_E_UNSUPPORTED)
+        kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_parameter", "messages", "this model has no chat template that we know: use /v1/completions");
+    else
+        kni_params_fail(r, KN_E_ARG, NULL, "messages", "the model's chat template (%s) does not take these roles in this order: user and assistant must "
+                        "take turns, beginning with user, and a system message may be unknown to it", kn_model_info(r->model)->chat_template);
+    return NULL;
+}
+
+static bool spells_control(const struct kn_model *model, const struct kni_params_prompt *tokens)
+{
+    for (uint32_t i = 0; i < tokens->n_tokens; i++)
+        if (kn_model_token_is_special(model, tokens->tokens[i]))
+            return true;
+    return false;
+}
+
+/* The template's text with control tokens recognised, the messages' without. Where the texts go is found by rendering marks in their
+ * place. A template may cut blanks off a text: its mark then lacks those around it. */
+static bool tokenize_apart(struct kni_params_reader *r, const struct kn_chat_message *m, size_t n_messages, bool reply, struct kni_params_prompt *out)
+{
+    static const char blanks[] = " \t\n\v\f\r";
+    struct mark { char text[32]; } *marks = kni_alloc(KNI_ALLOC_TAG_REQUEST, n_messages * sizeof *marks, 0);
+    struct kn_chat_message *marked = kni_alloc(KNI_ALLOC_TAG_REQUEST, n_messages * sizeof *marked, 0);
+    char *frame = NULL;
+    size_t n_frame;
+    bool ok = (marks && marked) || kni_params_fail_memory(r);
+    for (size_t i = 0; i < n_messages && ok; i++) {
+        snprintf(marks[i].text, sizeof marks[i].text, " \x1f%zu\x1f ", i);
+        marked[i] = (struct kn_chat_message){m[i].role, marks[i].text};
+    }
+    frame = ok ? render(r, marked, n_messages, reply, &n_frame) : NULL;
+    ok = frame != NULL;
+    const char *at = frame, *end = ok ? frame + n_frame : NULL;
+    for (size_t i = 0; i < n_messages && ok; i++) {
+        const char *text = m[i].text, *mark = marks[i].text;
+        size_t n = strlen(text), n_mark = strlen(mark);
+        const char *found = memmem(at, (size_t)(end - at), mark, n_mark);
+        if (!found) {
+            found = memmem(at, (size_t)(end - at), ++mark, n_mark -= 2);
+            for (; n && strchr(blanks, *text); text++)
+                n--;
+            while (n && strchr(blanks, text[n - 1]))
+                n--;
+        }
+        ok = found || kni_params_fail(r, KN_E_UNSUPPORTED, NULL, "messages", "message %zu spells a control token, and the chat template does not show "
+                                      "where its text goes: leave such text away", i);
+        ok = ok && append(r, out, at, (size_t)(found - at), KN_TOKENIZE_SPECIAL) && append(r, out, text, n, 0);
+        if (ok)
+            at = found + n_mark;
+    }
+    ok = ok && append(r, out, at, (size_t)(end - at), KN_TOKENIZE_SPECIAL);
+    kni_free(frame);
+    kni_free(marked);
+    kni_free(marks);
+    return ok;
+}
+
+/* The text of a message's content into *out (kni_alloc'ed). */
+static bool take_content(struct kni_params_reader *r, size_t index, const char *role, const json_t *v, char **out)
+{
+    char param[64];
+    struct kni_buf text = {0};
+    size_t n = json_array_size(v);
+    snprintf(param, sizeof param, "messages[%zu].content", index);
+    if (!v || json_is_null(v)) {
+        if (strcmp(role, "assistant"))
+            return kni_params_fail(r, KN_E_FORMAT, NULL, param, "message %zu has no content: it must be a string or an array of text parts", index);
+    } else if (json_is_string(v)) {
+        kni_buf_text(&text, json_string_value(v));
+    } else if (!json_is_array(v)) {
+        return kni_params_fail(r, KN_E_FORMAT, NULL, param, "%s is %s: it must be a string or an array of text parts", param, kni_params_type(v));
+    }
+    for (size_t i = 0; i < n; i++) {
+        const json_t *part = json_array_get(v, i), *type = json_object_get(part, "type"), *words = json_object_get(part, "text");
+        if (json_is_string(type) && strcmp(json_string_value(type), "text")) {
+            kni_buf_fini(&text);
+            return kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_content", param, "part %zu of message %zu is of type \"%.60s\": this server takes "
+                                   "\"text\" only", i, index, json_string_value(type));
+        }
+        if (!json_is_string(type) || !json_is_string(words)) {
+            kni_buf_fini(&text);
+            return kni_params_fail(r, KN_E_FORMAT, NULL, param, "part %zu of message %zu must be {\"type\": \"text\", \"text\": STRING}", i, index);
+        }
+        if (i)
+            kni_buf_text(&text, "\n");
+        kni_buf_text(&text, json_string_value(words));
+    }
+    kni_buf_add(&text, "", 1); /* so that an empty text is one too */
+    *out = kni_buf_take(&text, &n);
+    return *out || kni_params_fail_memory(r);
+}
+
+/* The template's name of a role, static; NULL: an error is filed. */
+static const char *take_role(struct kni_params_reader *r, size_t index, const json_t *message)
+{
+    static const char *const roles[][2] = {{"system", "system"}, {"developer", "system"}, {"user", "user"}, {"assistant", "assistant"}};
+    const json_t *role = json_object_get(message, "role"), *calls = json_object_get(message, "tool_calls");
+    char param[64];
+    snprintf(param, sizeof param, "messages[%zu].role", index);
+    if (!json_is_object(message)) {
+        kni_params_fail(r, KN_E_FORMAT, NULL, "messages", "message %zu is %s: it must be an object with role and content", index, kni_params_type(message));
+        return NULL;
+    }
+    if (!json_is_string(role)) {
+        kni_params_fail(r, KN_E_FORMAT, NULL, param, "message %zu has no role: give system, developer, user or assistant", index);
+        return NULL;
+    }
+    if (calls && !json_is_null(calls) && json_array_size(calls) != 0) {
+        kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_parameter", "messages", "message %zu holds tool_calls: tools are not supported", index);
+        return NULL;
+    }
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (!strcmp(json_string_value(role), roles[i][0]))
+            return roles[i][1];
+    kni_params_fail(r, KN_E_ARG, NULL, param, "message %zu has the role \"%.60s\": this server takes system, developer, user and assistant", index,
+                    json_string_value(role));
+    return NULL;
+}
+
+bool kni_params_messages(struct kni_params_reader *r, bool add_reply, struct kni_params_prompt *out)
+{
+    const json_t *list = kni_params_get(r, "messages");
+    size_t n = json_array_size(list), n_text = 0, bytes;
+    if (!list)
+        return kni_params_fail(r, KN_E_FORMAT, NULL, "messages", "there are no messages: give an array of objects with role and content");
+    if (!json_is_array(list) || !n)
+        return kni_params_fail(r, KN_E_FORMAT, NULL, "messages", "messages is %s: it must be an array of at least one object with role and content",
+                               json_is_array(list) ? "empty" : kni_params_type(list));
+    struct kn_chat_message *m = kni_mul_size(n, sizeof *m, &bytes) ? kni_calloc(KNI_ALLOC_TAG_REQUEST, bytes, 0) : NULL;
+    char *text = NULL;
+    bool ok = m || kni_params_fail_memory(r), control = false;
+    for (size_t i = 0; i < n && ok; i++) {
+        const json_t *message = json_array_get(list, i);
+        struct kni_params_prompt probe = {0};
+        char *content = NULL;
+        m[i].role = take_role(r, i, message);
+        ok = m[i].role && take_content(r, i, m[i].role, json_object_get(message, "content"), &content);
+        m[i].text = content;
+        if (ok && *content) {
+            ok = kni_params_tokens(r, content, strlen(content), KN_TOKENIZE_SPECIAL, &probe);
+            control = control || spells_control(r->model, &probe);
+            kni_free(probe.tokens);
+        }
+    }
+    if (ok)
+        text = render(r, m, n, add_reply, &n_text);
+    ok = ok && text && (control ? tokenize_apart(r, m, n, add_reply, out) : kni_params_tokens(r, text, n_text, KN_TOKENIZE_SPECIAL, out));
+    for (size_t i = 0; i < n && m; i++)
+        kni_free((void *)(uintptr_t)m[i].text);
+    kni_free(m);
+    kni_free(text);
+    return ok;
+}
+
+/* The text that ids stand for; NULL: out of memory. */
+static char *text_of(const struct kn_model *model, const int32_t *ids, uint32_t n_ids)
+{
+    struct kni_buf text = {0};
+    const char *bytes;
+    size_t n;
+    for (uint32_t i = 0; i < n_ids; i++)
+        if (kn_model_token_bytes(model, ids[i], &bytes, &n) == KN_OK)
+            kni_buf_add(&text, bytes, n);
+    kni_buf_add(&text, "", 1);
+    return kni_buf_take(&text, &n);
+}
+
+static bool take_ids(struct kni_params_reader *r, const json_t *v, struct kni_params_prompt *out)
+{
+    size_t n = json_array_size(v), n_vocab = kn_model_info(r->model)->n_vocab, bytes;
+    out->tokens = kni_mul_size(n, sizeof *out->tokens, &bytes) ? kni_alloc(KNI_ALLOC_TAG_REQUEST, bytes, 0) : NULL;
+    if (!out->tokens)
+        return kni_params_fail_memory(r);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(v, i);
+        if (!json_is_integer(id))
+            return kni_params_fail(r, KN_E_FORMAT, NULL, "prompt", "entry %zu of the prompt's token ids is %s: it must be an integer", i, kni_params_type(id));
+        if (json_integer_value(id) < 0 || json_integer_value(id) >= (json_int_t)n_vocab)
+            return kni_params_fail(r, KN_E_ARG, NULL, "prompt", "entry %zu of the prompt is token %lld: the model's are 0 to %zu", i,
+                                   (long long)json_integer_value(id), n_vocab - 1);
+        out->tokens[i] = (int32_t)json_integer_value(id);
+    }
+    out->n_tokens = (uint32_t)n;
+    return true;
+}
+
+static bool take_prompt(struct kni_params_reader *r, bool echo, const json_t *v, struct kni_params_prompt *out)
+{
+    bool ok = json_is_string(v) ? kni_params_tokens(r, json_string_value(v), json_string_length(v), KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS, out)
+                                : take_ids(r, v, out);
+    if (!ok || !echo)
+        return ok;
+    out->text = json_is_string(v) ? kni_strdup(KNI_ALLOC_TAG_REQUEST, json_string_value(v)) : text_of(r->model, out->tokens, out->n_tokens);
+    return out->text || kni_params_fail_memory(r);
+}
+
+/* "prompt": a string, ids, or an array of either. */
+static bool take_prompts(struct kni_params_reader *r, struct kni_params *out)
+{
+    const json_t *v = kni_params_get(r, "prompt"), *first = json_array_get(v, 0);
+    if (!v)
+        return kni_params_fail(r, KN_E_FORMAT, NULL, "prompt", "there is no prompt: give a string, an array of strings, or token ids");
+    if (!json_is_string(v) && !json_is_array(v))
+        return kni_params_fail(r, KN_E_FORMAT, NULL, "prompt", "prompt is %s: it must be a string, an array of strings, or token ids", kni_params_type(v));
+    if (json_is_array(v) && !first)
+        return kni_params_fail(r, KN_E_ARG, NULL, "prompt", "prompt is an empty array: give at least one text or token id");
+    bool several = json_is_string(first) || json_is_array(first);
+    size_t n = several ? json_array_size(v) : 1;
+    if (n > KNI_PARAMS_MAX_PROMPTS)
+        return kni_params_fail(r, KN_E_ARG, NULL, "prompt", "there are %zu prompts: at most %u are taken in one request", n, KNI_PARAMS_MAX_PROMPTS);
+    out->prompts = kni_calloc(KNI_ALLOC_TAG_REQUEST, n * sizeof *out->prompts, 0);
+    if (!out->prompts)
+        return kni_params_fail_memory(r);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = several ? json_array_get(v, i) : v;
+        if (!json_is_string(one) && !json_is_array(one))
+            return kni_params_fail(r, KN_E_FORMAT, NULL, "prompt", "entry %zu of prompt is %s: all must be strings or arrays of token ids", i, kni_params_type(one));
+        out->n_prompts++;
+        if (!take_prompt(r, out->echo, one, &out->prompts[i]))
+            return false;
+    }
+    return true;
+}
+
+bool kni_params_prompts(struct kni_params_reader *r, struct kni_params *out, uint32_t wanted)
+{
+    uint32_t n_ctx = r->limits->n_ctx, shortest = UINT32_MAX;
+    if (out->chat) {
+        out->prompts = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *out->prompts, 0);
+        if (!out->prompts)
+            return kni_params_fail_memory(r);
+        out->n_prompts = 1;
+        if (!kni_params_messages(r, true, out->prompts))
+            return false;
+    } else if (!take_prompts(r, out)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < out->n_prompts; i++) {
+        uint32_t n = out->prompts[i].n_tokens;
+        const char *name = out->chat ? "messages" : "prompt";
+        if (!n)
+            return kni_params_fail(r, KN_E_ARG, NULL, name, "the prompt is empty: give it some text");
+        if (n >= n_ctx)
+            return kni_params_fail(r, KN_E_CONTEXT, "context_length_exceeded", name, "the %s come to %u tokens, and the context has room for %u with the "
+                                   "answer in it: shorten them", name, n, n_ctx);
+        shortest = n < shortest ? n : shortest;
+    }
+    out->max_tokens = wanted && wanted < n_ctx - shortest ? wanted : n_ctx - shortest;
+    return true;
+}

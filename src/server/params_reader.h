@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of params share: the object being read, and where its first error goes. Every reader function returns false once
+ * there is an error and leaves it as it is, so that they can be chained.
+ *
+ *     body -> params.c (guard, JSON) -> params_fields.c (numbers, stops, what we do not have) -> params_prompt.c (texts -> tokens)
+ */
+#ifndef KNI_SERVER_PARAMS_READER_H
+#define KNI_SERVER_PARAMS_READER_H
+
+#include <jansson.h>
+
+#include "server/params.h"
+
+struct kni_params_reader {
+    const struct kn_model *model;
+    const struct kni_params_limits *limits;
+    const json_t *root; /* the body's object */
+    struct kni_params_error *error;
+    enum kn_status status;
+};
+
+/* Files the first error; returns false. param and code may be NULL. */
+bool kni_params_fail(struct kni_params_reader *r, enum kn_status status, const char *code, const char *param, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+bool kni_params_fail_memory(struct kni_params_reader *r);
+/* The reader of a body, parsed; release json with json_decref, also after an error. */
+bool kni_params_load(struct kni_params_reader *r, json_t **json, const char *body, size_t n_body);
+
+/* A field's value; NULL: absent or null. */
+const json_t *kni_params_get(const struct kni_params_reader *r, const char *name);
+/* Fields that may be absent: *out is left as it is then. */
+bool kni_params_bool(struct kni_params_reader *r, const char *name, bool *out);
+bool kni_params_number(struct kni_params_reader *r, const char *name, double low, double high, double *out);
+bool kni_params_integer(struct kni_params_reader *r, const char *name, int64_t low, int64_t high, int64_t *out, bool *given);
+/* "a string", "an array", ... */
+const char *kni_params_type(const json_t *value);
+
+/* Everything but the prompts. */
+bool kni_params_fields(struct kni_params_reader *r, struct kni_params *out);
+/* The prompts' tokens, and what max_tokens becomes with them. wanted 0: to the end of the context. */
+bool kni_params_prompts(struct kni_params_reader *r, struct kni_params *out, uint32_t wanted);
+/* kni_alloc'ed tokens of a text, or of "messages" in the model's chat template. */
+bool kni_params_tokens(struct kni_params_reader *r, const char *text, size_t n, unsigned flags, struct kni_params_prompt *out);
+bool kni_params_messages(struct kni_params_reader *r, bool add_reply, struct kni_params_prompt *out);
+
+#endif
