@@ -9,7 +9,8 @@ static void help(FILE *out)
 {
     fputs("usage: kinema bench NAME [options]\n\n  engine   prefill, decode and memory, beside another engine\n"
           "  quality  predictions beside those of the reference kernels\n"
-          "  codec    speed of the codecs, beside zstd and a plain copy; encoders of video, size and speed\n\n"
+          "  codec    speed of the codecs, beside zstd and a plain copy; encoders of video, size and speed\n"
+          "  serve    latency and throughput of the server under load, beside llama.cpp's\n\n"
           "Options of a benchmark: kinema bench NAME --help\n",
           out);
 }
@@ -26,6 +27,8 @@ int kn_cmd_bench(int argc, char **argv)
         return kn_bench_quality(argc - 1, argv + 1);
     if (!strcmp(argv[1], "codec"))
         return kn_bench_codec(argc - 1, argv + 1);
+    if (!strcmp(argv[1], "serve"))
+        return kn_bench_serve(argc - 1, argv + 1);
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
         help(stdout);
         return KN_APP_EXIT_OK;

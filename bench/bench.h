@@ -16,6 +16,8 @@ int kn_bench_engine(int argc, char **argv);
 int kn_bench_quality(int argc, char **argv);
 /* kinema bench codec. */
 int kn_bench_codec(int argc, char **argv);
+/* kinema bench serve. */
+int kn_bench_serve(int argc, char **argv);
 
 /* What it was asked for. */
 struct kn_bench_codec_args {

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Children that listen; see serve_peer.h. A port that somebody else takes between our look and the child's bind makes the start try again. */
+#include "serve_peer.h"
+
+#include <arpa/inet.h>
+#include <curl/curl.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { TRIES = 3, ASK_MS = 50, ASK_TIMEOUT_MS = 2000, MAX_GET_BYTES = 16 << 20, TAIL_BYTES = 1500 };
+
+static void nap(uint32_t ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&t, NULL);
+}
+
+bool kn_serve_find_llama(const char *arg, char path[4096])
+{
+    if (arg)
+        snprintf(path, 4096, "%s", arg);
+    else if (!kn_app_cache_path("peers/bin/llama-server", path, 4096))
+        path[0] = '\0';
+    if (path[0] && !access(path, X_OK))
+        return true;
+    kn_app_fail("bench", "llama.cpp's server is not there (%s): `make bench-peers` builds it, --peer-server names another", path);
+    return false;
+}
+
+bool kn_serve_find_ours(char path[4096])
+{
+    ssize_t n = readlink("/proc/self/exe", path, 4095);
+    path[n > 0 ? n : 0] = '\0';
+    if (n <= 0)
+        kn_app_fail("bench", "cannot find this program: %s", strerror(errno));
+    return n > 0;
+}
+
+static uint16_t free_port(void)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool ok = fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a) && !getsockname(fd, (struct sockaddr *)&a, &n);
+    if (fd >= 0)
+        close(fd);
+    return ok ? ntohs(a.sin_port) : 0;
+}
+
+/* ---- GET */
+
+struct bytes { char *data; size_t n; };
+
+static size_t keep(char *bytes, size_t size, size_t n, void *user)
+{
+    struct bytes *b = user;
+    size_t more = size * n;
+    char *grown = b->n + more < MAX_GET_BYTES ? realloc(b->data, b->n + more + 1) : NULL;
+    if (!grown)
+        return 0;
+    memcpy(grown + b->n, bytes, more);
+    b->data = grown;
+    b->data[b->n += more] = '\0';
+    return more;
+}
+
+char *kn_serve_get(const char *url, const char *path, const char *api_key, uint32_t timeout_ms)
+{
+    char whole[1200], authorization[1100];
+    struct bytes body = {0};
+    long status = 0;
+    struct curl_slist *headers = NULL;
+    CURL *e = curl_easy_init();
+    size_t n = strlen(url);
+    while (n && url[n - 1] == '/')
+        n--;
+    n -= n >= 3 && !memcmp(url + n - 3, "/v1", 3) ? 3 : 0;
+    snprintf(whole, sizeof whole, "%.*s%s", (int)n, url, path);
+    snprintf(authorization, sizeof authorization, "Authorization: Bearer %s", api_key ? api_key : "");
+    bool ok = e && (!api_key || (headers = curl_slist_append(NULL, authorization))) && !curl_easy_setopt(e, CURLOPT_URL, whole) &&
+              !curl_easy_setopt(e, CURLOPT_HTTPHEADER, headers) && !curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, keep) &&
+              !curl_easy_setopt(e, CURLOPT_WRITEDATA, &body) && !curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L) &&
+              !curl_easy_setopt(e, CURLOPT_NOPROXY, "127.0.0.1,localhost,::1") && !curl_easy_setopt(e, CURLOPT_TIMEOUT_MS, (long)timeout_ms) &&
+              !curl_easy_perform(e) && !curl_easy_getinfo(e, CURLINFO_RESPONSE_CODE, &status) && status == 200;
+    curl_easy_cleanup(e);
+    curl_slist_free_all(headers);
+    if (!ok || !body.data) {
+        free(body.data);
+        return NULL;
+    }
+    return body.data;
+}
+
+/* ---- start */
+
+/* The child's side: does not return. */
+static void become(const struct kn_serve_child_opts *o, uint16_t port, int log, pid_t parent)
+{
+    char name[4096], number[8];
+    char *argv[KN_SERVE_MAX_ARGS + 8];
+    size_t n = 0;
+    snprintf(name, sizeof name, "%s", o->program);
+    snprintf(number, sizeof number, "%u", (unsigned)port);
+    const char *where[] = {"--host", "127.0.0.1", "--port", number};
+    argv[n++] = name;
+    for (size_t i = 0; i < o->n_args && n < KN_SERVE_MAX_ARGS; i++)
+        argv[n++] = (char *)(uintptr_t)o->args[i]; /* execv does not write to them */
+    for (size_t i = 0; i < sizeof where / sizeof *where; i++)
+        argv[n++] = (char *)(uintptr_t)where[i];
+    argv[n] = NULL;
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(127);
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGINT, SIG_IGN); /* the parent ends it, in order */
+    int nothing = open("/dev/null", O_RDONLY);
+    dup2(nothing, STDIN_FILENO);
+    dup2(log, STDOUT_FILENO);
+    dup2(log, STDERR_FILENO);
+    execv(o->program, argv);
+    dprintf(STDERR_FILENO, "cannot start %s: %s\n", o->program, strerror(errno));
+    _exit(127);
+}
+
+static void show_tail(const char *path)
+{
+    char text[TAIL_BYTES + 1];
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return;
+    if (fseek(f, -TAIL_BYTES, SEEK_END))
+        rewind(f);
+    size_t n = fread(text, 1, TAIL_BYTES, f);
+    fclose(f);
+    fwrite(text, 1, n, stderr);
+    if (n && text[n - 1] != '\n')
+        fputc('\n', stderr);
+}
+
+static bool ended(struct kn_serve_child *child, int *status)
+{
+    if (waitpid(child->pid, status, WNOHANG) != child->pid)
+        return false;
+    child->pid = 0;
+    return true;
+}
+
+enum readiness { READY, ENDED, LATE, INTERRUPTED };
+
+static enum readiness await(struct kn_serve_child *child, uint32_t ready_ms)
+{
+    uint64_t end = kn_app_now_ns() + ready_ms * 1000000ull;
+    for (int status; kn_app_now_ns() < end; nap(ASK_MS)) {
+        if (kn_app_interrupted())
+            return INTERRUPTED;
+        if (ended(child, &status))
+            return ENDED;
+        char *body = kn_serve_get(child->url, "/health", NULL, ASK_TIMEOUT_MS);
+        bool ready = body != NULL;
+        free(body);
+        if (ready)
+            return ended(child, &status) ? ENDED : READY; /* it was not somebody else who answered */
+    }
+    return LATE;
+}
+
+static bool try_start(struct kn_serve_child *child, const struct kn_serve_child_opts *opts, enum readiness *how)
+{
+    const char *folder = getenv("TMPDIR");
+    snprintf(child->log_path, sizeof child->log_path, "%s/kinema-bench-server-XXXXXX", folder && *folder && strlen(folder) < 200 ? folder : "/tmp");
+    int log = mkostemp(child->log_path, O_CLOEXEC | O_APPEND);
+    child->port = free_port();
+    if (log < 0 || !child->port) {
+        kn_app_fail("bench", "cannot prepare a server's %s: %s", log < 0 ? "log" : "port", strerror(errno));
+        if (log >= 0)
+            close(log);
+        else
+            child->log_path[0] = '\0';
+        return false;
+    }
+    snprintf(child->url, sizeof child->url, "http://127.0.0.1:%u", (unsigned)child->port);
+    fflush(NULL);
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0)
+        become(opts, child->port, log, parent);
+    close(log);
+    if (pid < 0) {
+        kn_app_fail("bench", "cannot start a process: %s", strerror(errno));
+        return false;
+    }
+    child->pid = pid;
+    *how = await(child, opts->ready_ms);
+    return true;
+}
+
+bool kn_serve_child_start(struct kn_serve_child *child, const struct kn_serve_child_opts *opts)
+{
+    for (int i = 0; i < TRIES; i++) {
+        enum readiness how = LATE;
+        *child = (struct kn_serve_child){0};
+        if (!try_start(child, opts, &how))
+            return false;
+        if (how == READY)
+            return true;
+        if (how == INTERRUPTED || how == LATE || i == TRIES - 1) {
+            if (how != INTERRUPTED)
+                show_tail(child->log_path);
+            kn_app_fail("bench", how == INTERRUPTED ? "interrupted" : how == LATE ? "%s does not serve after %u s (its last words are above)"
+                                                                                  : "%s ended before it served (its last words are above; waited up to %u s)",
+                        opts->program, (unsigned)(opts->ready_ms / 1000));
+            return false;
+        }
+        kn_serve_child_stop(child, 0, NULL);
+    }
+    return false;
+}
+
+void kn_serve_child_stop(struct kn_serve_child *child, uint32_t drain_ms, int *status)
+{
+    int how = 0;
+    uint64_t end = kn_app_now_ns() + drain_ms * 1000000ull;
+    if (child->pid > 0)
+        kill(child->pid, SIGTERM);
+    while (child->pid > 0 && !ended(child, &how) && kn_app_now_ns() < end)
+        nap(20);
+    if (child->pid > 0) {
+        kill(child->pid, SIGKILL);
+        while (waitpid(child->pid, &how, 0) < 0 && errno == EINTR)
+            ;
+    }
+    if (status)
+        *status = how;
+    if (child->log_path[0])
+        unlink(child->log_path);
+    *child = (struct kn_serve_child){0};
+}
+
+uint64_t kn_serve_child_peak(const struct kn_serve_child *child)
+{
+    char path[64], line[256];
+    unsigned long long kib = 0;
+    snprintf(path, sizeof path, "/proc/%ld/status", (long)child->pid);
+    FILE *f = child->pid > 0 ? fopen(path, "re") : NULL;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %llu", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib * 1024;
+}
