@@ -11,12 +11,13 @@ BENCH_ARGS ?= --peer llama.cpp
 CMAKE = cmake -G Ninja -DKN_MODEL="$$(tools/fetch-model --path)" -DKN_MODEL_GEMMA="$$(f=$$(tools/fetch-model --gemma --path); [ ! -f "$$f" ] || echo "$$f")"
 CTEST = ctest --output-on-failure -j2
 
-.PHONY: setup-tests help demo profile test test-long test-release test-asan build build-asan build-clang setup model model-gemma check bench bench-peers install clean
+.PHONY: setup-tests test-clients help demo profile test test-long test-release test-asan test-tsan build build-asan build-clang setup model model-gemma check bench bench-peers install clean
 
 help:
 	@echo 'make demo         set up, build, and show a prefix that is fetched instead of recomputed'
 	@echo 'make test         set up, build, run all tests, then unit, kernel, fuzz and fault tests under ASan and UBSan'
-	@echo 'make test-long    10,000 random films through the HEVC encoder and foreign decoders (a quarter of an hour)'
+	@echo 'make test-long    10,000 random films through the HEVC encoder and foreign decoders (a quarter of an hour), 64 clients for two minutes'
+	@echo 'make test-tsan    the threaded parts under TSan: queues, scheduler, fetches, the server under stress'
 	@echo 'make build        $(BUILD)/kinema, libkinema.so; libkinema_x265.so where libx265 is installed'
 	@echo 'make model        download the demo model; its path is the last line'
 	@echo 'make profile      learn how the demo model can be coded small (some minutes, once); its path is the last line'
@@ -29,6 +30,10 @@ help:
 
 setup:
 	@tools/setup
+
+# OpenAI's Python client and a parser of metrics, in an environment under the cache folder: clients of the server's tests.
+test-clients: setup
+	@tools/test-venv >/dev/null
 
 # Also libx265, which is GPL and which only comparing needs.
 setup-tests:
@@ -53,11 +58,11 @@ demo: build model profile
 
 test: test-release test-asan
 
-test-release: setup-tests build model
+test-release: setup-tests test-clients build model
 	@cd $(BUILD) && $(CTEST)
 
 # KN_LONG_COUNT=20000 KN_LONG_FIRST=50000 make test-long takes other cases.
-test-long: build
+test-long: build test-clients model
 	@cd $(BUILD) && ctest --output-on-failure -C long -L '^long$$'
 
 # Debug is -O1 here: fast enough for the suite under sanitizers.
@@ -65,8 +70,16 @@ build-asan: setup-tests
 	@$(CMAKE) -S . -B $(BUILD)-asan -DCMAKE_BUILD_TYPE=Debug -DKN_SANITIZE=address,undefined >/dev/null
 	@cmake --build $(BUILD)-asan -j $(JOBS)
 
-test-asan: build-asan model
-	@cd $(BUILD)-asan && $(CTEST) -L '^(unit|kernel|fuzz|fault)$$'
+test-asan: build-asan test-clients model
+	@cd $(BUILD)-asan && $(CTEST) -L '^(unit|kernel|fuzz|fault|stress)$$'
+
+# Only what these tests need is built.
+TSAN_TESTS = threads_test ring_test call_test loop_test sched_test fetch_test publish_test engine_test store_threads_test
+
+test-tsan: setup test-clients
+	@$(CMAKE) -S . -B $(BUILD)-tsan -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=Debug -DKN_SANITIZE=thread >/dev/null
+	@cmake --build $(BUILD)-tsan -j $(JOBS) --target kinema tiny_gguf $(TSAN_TESTS)
+	@cd $(BUILD)-tsan && $(CTEST) -R "/($$(echo $(TSAN_TESTS) serve_stress_test | tr ' ' '|'))$$"
 
 build-clang: setup
 	@$(CMAKE) -S . -B $(BUILD)-clang -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=Debug -DKN_WERROR=ON >/dev/null
@@ -85,4 +98,4 @@ install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-clang
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-clang

@@ -170,10 +170,11 @@ bool kn_serve_set(struct kn_serve_opts *opts, const struct kn_serve_setting *s, 
 
 static json_t *hevc_value(const struct kn_serve_opts *opts, int option)
 {
-    switch (option) {
-    case KN_APP_OPT_HEVC_ENCODER: return json_string(kn_app_hevc_encoder_name(&opts->engine.hevc));
-    case KN_APP_OPT_HEVC_TOOLS: return json_string(kn_app_hevc_tools_name(&opts->engine.hevc));
-    default: return opts->engine.hevc.n_slices ? json_integer(opts->engine.hevc.n_slices) : json_null();
+    const struct kn_hevc_opts *h = &opts->engine.hevc;
+    switch (option) { /* null unless given: without video they have no meaning */
+    case KN_APP_OPT_HEVC_ENCODER: return h->encoder ? json_string(kn_app_hevc_encoder_name(h)) : json_null();
+    case KN_APP_OPT_HEVC_TOOLS: return h->tools ? json_string(kn_app_hevc_tools_name(h)) : json_null();
+    default: return h->n_slices ? json_integer(h->n_slices) : json_null();
     }
 }
 

@@ -24,6 +24,7 @@
 #define MAX_RUNNING 256u
 #define DEFAULT_FETCH_POOL_PERCENT 50u
 #define MAX_FETCH_WORKERS 8u
+#define MIN_FETCH_WINDOW 8u /* chunks */
 #define MAX_DECODE_BYTES (68u << 20) /* of all workers that decode, together */
 
 static enum kn_status check_opts(const struct kn_engine_opts *o, const struct kn_model *model, struct kn_err *err)
@@ -81,7 +82,8 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
                                   .deadline_ms = o->fetch_deadline_ms,
                                   .kv = *layout,
                                   .backend = o->backend,
-                                  .hevc = o->hevc};
+                                  .hevc = o->hevc,
+                                  .store_optional = o->store_optional};
     memcpy(fo.fingerprint, e->model->info.fingerprint, sizeof fo.fingerprint);
     struct kni_codec_opts co = {.preset = o->preset, .tiles = o->tiles, .backend = o->backend, .hevc = o->hevc};
     struct kni_chunk_meta chunk = {.n_tokens = o->chunk_tokens, .kv = *layout};
@@ -95,6 +97,8 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
         status = kni_codec_working_estimate(&co, &chunk, &n_bytes, err); /* checks the options, here and not at each publish */
     if (!status && fo.n_workers > MAX_DECODE_BYTES / n_bytes)
         fo.n_workers = MAX_DECODE_BYTES / n_bytes ? (uint32_t)(MAX_DECODE_BYTES / n_bytes) : 1;
+    /* Workers must find a next chunk while the owner is in a long step. */
+    e->fetch_window_chunks = fo.n_workers * 2 < MIN_FETCH_WINDOW ? MIN_FETCH_WINDOW : fo.n_workers * 2;
     if (!status)
         status = kni_fetcher_open(&e->fetcher, &fo, err);
     if (co.profile)
@@ -133,6 +137,7 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
                                 .chunk_tokens = o->chunk_tokens,
                                 .max_running = o->max_running,
                                 .fetch_pool_percent = o->fetch_pool_percent,
+                                .fetch_window_chunks = e->fetch_window_chunks,
                                 .fetch_inline = o->fetch_inline,
                                 .n_vocab = h->n_vocab,
                                 .pick = kni_request_pick,
@@ -189,6 +194,8 @@ void kn_engine_close(struct kn_engine **engine)
         return;
     while (e->requests)
         kni_request_detach(e->requests);
+    if (e->sched)
+        kni_sched_drain(e->sched);
     kni_fetcher_close(&e->fetcher);
     kni_sched_close(&e->sched);
     kni_run_close(&e->run);
@@ -260,6 +267,14 @@ void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats 
     };
     if (engine->fetcher) {
         struct kni_publish_stats p;
+        struct kni_fetcher_health health;
+        kni_fetcher_get_health(engine->fetcher, &health);
+        out->has_store = true;
+        out->store_open = health.is_open;
+        out->store_read_ok = health.is_open && health.read_ok;
+        out->store_write_ok = health.is_open && health.write_ok;
+        out->store_read_errors = health.read_errors;
+        out->store_write_errors = health.write_errors;
         kni_publish_get_stats(engine->fetcher, &p);
         out->published_chunks = p.n_chunks;
         out->published_bytes = p.n_bytes;

@@ -67,7 +67,7 @@ enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, c
                               .n_prompt = (uint32_t)o.n_tokens,
                               .max_new = limit_new(e, &o),
                               .salt = o.salt,
-                              .no_fetch = o.no_fetch,
+                              .no_fetch = o.no_fetch || !e->fetcher,
                               .no_publish = o.no_publish || !e->fetcher,
                               .want_logits = o.want_logits,
                               .wait_ms = o.wait_ms,

@@ -29,3 +29,20 @@ bool kni_breaker_succeed(struct kni_breaker *b)
     *b = (struct kni_breaker){0};
     return was_open;
 }
+
+bool kni_breaker_trip(struct kni_breaker *b, uint64_t now_ns)
+{
+    bool first = !b->open_until_ns;
+    b->n_failures++;
+    b->backoff_ns = LAST_BACKOFF_NS;
+    b->open_until_ns = now_ns + b->backoff_ns;
+    return first;
+}
+
+void kni_breaker_ease(struct kni_breaker *b, uint64_t now_ns)
+{
+    if (!b->open_until_ns)
+        return;
+    b->backoff_ns = FIRST_BACKOFF_NS;
+    b->open_until_ns = now_ns + b->backoff_ns;
+}

@@ -5,6 +5,7 @@
  *
  *     closed --3 failures--> open (1 s) --time passes--> half open --failure--> open (2 s, 4 s .. 60 s)
  *                                                                  --success--> closed
+ *            --a call hangs--> open (60 s, or until that call ends)
  */
 #ifndef KNI_FETCH_BREAKER_H
 #define KNI_FETCH_BREAKER_H
@@ -24,5 +25,9 @@ bool kni_breaker_allows(const struct kni_breaker *b, uint64_t now_ns);
 bool kni_breaker_fail(struct kni_breaker *b, uint64_t now_ns);
 /* True when this success closed it. */
 bool kni_breaker_succeed(struct kni_breaker *b);
+/* A call hangs: opens at once, for the longest pause, as the call that is out will tell when it ends. True when this opened it. */
+bool kni_breaker_trip(struct kni_breaker *b, uint64_t now_ns);
+/* The call that hung has ended in a failure: the shortest pause again. */
+void kni_breaker_ease(struct kni_breaker *b, uint64_t now_ns);
 
 #endif

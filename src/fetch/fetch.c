@@ -21,6 +21,11 @@
 #include "kv/chain.h"
 
 #define DEFAULT_DEADLINE_MS 30000u
+#define DEFAULT_LOOKUP_MS 2000u
+#define DEFAULT_CLOSE_WAIT_MS 10000u
+#define WRITE_HANG_MS 30000u
+#define LEAST_HANG_MS 1000u       /* a busy machine is not a store that hangs, whatever the deadline */
+#define CLOSE_LOOK_NS 100000000ull /* between two looks at whether all threads that are left hang */
 
 void kni_fetcher_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t until_ns)
 {
@@ -32,28 +37,6 @@ void kni_fetcher_tell(struct kni_fetcher *f)
 {
     f->n_news++;
     pthread_cond_signal(&f->news);
-}
-
-bool kni_fetcher_may_ask(struct kni_fetcher *f, enum kni_store_use use)
-{
-    pthread_mutex_lock(&f->lock);
-    bool may = kni_breaker_allows(&f->breakers[use], kni_now_ns());
-    pthread_mutex_unlock(&f->lock);
-    return may;
-}
-
-void kni_fetcher_note_store(struct kni_fetcher *f, enum kni_store_use use, bool failed, const struct kn_err *err)
-{
-    pthread_mutex_lock(&f->lock);
-    struct kni_breaker *b = &f->breakers[use];
-    bool turned = failed ? kni_breaker_fail(b, kni_now_ns()) : kni_breaker_succeed(b);
-    pthread_mutex_unlock(&f->lock);
-    bool write = use == KNI_STORE_USE_WRITE;
-    if (turned && failed)
-        kni_log(KN_LOG_LEVEL_WARN, "fetch", "the store fails repeatedly (%s); it is not %s for growing pauses, %s meanwhile", err->text[0] ? err->text : "no reason given",
-                write ? "written" : "read", write ? "nothing is published" : "prompts are recomputed");
-    else if (turned)
-        kni_log(KN_LOG_LEVEL_INFO, "fetch", "the store can be %s again", write ? "written" : "read");
 }
 
 void kni_fetcher_meta(const struct kni_fetcher *f, uint32_t chunk, const struct kni_hash *chain, struct kni_chunk_meta *out)
@@ -78,6 +61,52 @@ void kni_fetcher_chain(const struct kni_fetcher *f, const struct kni_hash *seed,
         *state = kni_chain_next(state, t + i, KNI_BLOCK_TOKENS);
 }
 
+void kni_fetcher_free(struct kni_fetcher *f)
+{
+    struct kni_publish_list *lists[] = {&f->queued, &f->finished};
+    for (int i = 0; i < 2; i++)
+        for (struct kni_publish *p = lists[i]->first, *next; p; p = next) {
+            next = p->next;
+            kni_publish_free(p);
+        }
+    kn_store_close(&f->store);
+    if (f->opts.profile)
+        kni_profile_close(&f->opts.profile);
+    pthread_cond_destroy(&f->ended);
+    pthread_cond_destroy(&f->restored);
+    pthread_cond_destroy(&f->news);
+    pthread_cond_destroy(&f->publish);
+    pthread_cond_destroy(&f->work);
+    pthread_mutex_destroy(&f->lock);
+    kni_free(f->threads);
+    kni_free(f);
+}
+
+void kni_fetcher_thread_end(struct kni_fetch_thread *t)
+{
+    struct kni_fetcher *f = t->fetcher;
+    bool last = --f->n_alive == 0 && f->abandoned;
+    pthread_cond_broadcast(&f->ended);
+    pthread_mutex_unlock(&f->lock);
+    if (last)
+        kni_fetcher_free(f);
+}
+
+/* Waits until no thread is left, or for close_wait_ms until all that are left hang in the store. False: some are. (lock) held. */
+static bool await_threads(struct kni_fetcher *f)
+{
+    uint64_t until = kni_now_ns() + f->opts.close_wait_ms * 1000000ull;
+    while (f->n_alive) {
+        uint32_t n_out = 0;
+        for (uint32_t i = 0; i < f->n_threads; i++)
+            n_out += f->threads[i].call_begin_ns != 0;
+        if (n_out == f->n_alive && kni_now_ns() >= until)
+            return false;
+        kni_fetcher_cond_wait(&f->ended, &f->lock, kni_now_ns() + CLOSE_LOOK_NS);
+    }
+    return true;
+}
+
 static void destroy(struct kni_fetcher *f)
 {
     if (!f)
@@ -88,24 +117,21 @@ static void destroy(struct kni_fetcher *f)
     pthread_cond_broadcast(&f->work);
     pthread_cond_broadcast(&f->publish);
     pthread_mutex_unlock(&f->lock);
+    kni_store_interrupt(f->store);
+    pthread_mutex_lock(&f->lock);
+    bool all = await_threads(f);
+    uint32_t n_left = f->n_alive;
+    for (uint32_t i = 0; i < f->n_threads && !all; i++)
+        pthread_detach(f->threads[i].id);
+    f->abandoned = !all;
+    pthread_mutex_unlock(&f->lock); /* abandoned: from here on f may be gone at any time */
+    if (!all) {
+        kni_log(KN_LOG_LEVEL_WARN, "fetch", "the store does not answer: closed without waiting for %u calls that it has not returned from", n_left);
+        return;
+    }
     for (uint32_t i = 0; i < f->n_threads; i++)
-        pthread_join(f->threads[i], NULL);
-    struct kni_publish_list *lists[] = {&f->queued, &f->finished};
-    for (int i = 0; i < 2; i++)
-        for (struct kni_publish *p = lists[i]->first, *next; p; p = next) {
-            next = p->next;
-            kni_publish_free(p);
-        }
-    kn_store_close(&f->store);
-    if (f->opts.profile)
-        kni_profile_close(&f->opts.profile);
-    pthread_cond_destroy(&f->restored);
-    pthread_cond_destroy(&f->news);
-    pthread_cond_destroy(&f->publish);
-    pthread_cond_destroy(&f->work);
-    pthread_mutex_destroy(&f->lock);
-    kni_free(f->threads);
-    kni_free(f);
+        pthread_join(f->threads[i].id, NULL);
+    kni_fetcher_free(f);
 }
 
 static bool opts_are_sane(const struct kni_fetcher_opts *o)
@@ -114,17 +140,40 @@ static bool opts_are_sane(const struct kni_fetcher_opts *o)
            o->kv.n_layer && o->kv.n_kv_head && o->kv.d_head;
 }
 
-static enum kn_status start_threads(struct kni_fetcher *f)
+static enum kn_status start_threads(struct kni_fetcher *f, uint32_t n)
 {
     sigset_t before;
     int rc = 0;
     kni_signals_block(&before);
-    for (uint32_t i = 0; i < f->n_workers + f->n_publishers && !rc; i++) {
-        rc = pthread_create(&f->threads[i], NULL, i < f->n_workers ? kni_fetch_worker_main : kni_publisher_main, f);
+    pthread_mutex_lock(&f->lock); /* a thread's first act is to take it, so that it finds all fields written */
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        struct kni_fetch_thread *t = &f->threads[i];
+        t->fetcher = f;
+        t->role = i < f->n_workers ? KNI_FETCH_ROLE_WORKER : i == f->n_workers ? KNI_FETCH_ROLE_KEEPER : KNI_FETCH_ROLE_PUBLISHER;
+        rc = pthread_create(&t->id, NULL, t->role == KNI_FETCH_ROLE_PUBLISHER ? kni_publisher_main : kni_fetch_worker_main, t);
         f->n_threads += !rc;
+        f->n_alive += !rc;
     }
+    pthread_mutex_unlock(&f->lock);
     kni_signals_restore(&before);
     return rc ? KN_E_NOMEM : KN_OK;
+}
+
+/* Fills in the bounds on the store's calls. */
+static void set_limits(struct kni_fetcher *f)
+{
+    struct kni_fetcher_opts *o = &f->opts;
+    if (!o->deadline_ms)
+        o->deadline_ms = DEFAULT_DEADLINE_MS;
+    if (!o->lookup_ms)
+        o->lookup_ms = DEFAULT_LOOKUP_MS;
+    if (o->lookup_ms > o->deadline_ms)
+        o->lookup_ms = o->deadline_ms;
+    if (!o->close_wait_ms)
+        o->close_wait_ms = DEFAULT_CLOSE_WAIT_MS;
+    const uint32_t ms[3] = {o->lookup_ms, o->deadline_ms, WRITE_HANG_MS}; /* by enum kni_store_call */
+    for (int i = 0; i < 3; i++)
+        f->limit_ns[i] = 1000000ull * (o->hang_ms ? o->hang_ms : ms[i] < LEAST_HANG_MS ? LEAST_HANG_MS : ms[i]);
 }
 
 enum kn_status kni_fetcher_open_on(struct kni_fetcher **out, const struct kni_fetcher_opts *opts, struct kn_store *store, struct kn_err *err)
@@ -142,8 +191,7 @@ enum kn_status kni_fetcher_open_on(struct kni_fetcher **out, const struct kni_fe
     f->opts.store_url = NULL;
     if (f->opts.profile)
         kni_profile_ref(f->opts.profile);
-    if (!f->opts.deadline_ms)
-        f->opts.deadline_ms = DEFAULT_DEADLINE_MS;
+    set_limits(f);
     f->store = store;
     f->queued.last = &f->queued.first;
     f->finished.last = &f->finished.first;
@@ -157,9 +205,11 @@ enum kn_status kni_fetcher_open_on(struct kni_fetcher **out, const struct kni_fe
     pthread_cond_init(&f->publish, &attr);
     pthread_cond_init(&f->news, &attr);
     pthread_cond_init(&f->restored, &attr);
+    pthread_cond_init(&f->ended, &attr);
     pthread_condattr_destroy(&attr);
-    f->threads = kni_calloc(KNI_ALLOC_TAG_FETCH, (f->n_workers + f->n_publishers) * sizeof *f->threads, 0);
-    s = f->threads ? start_threads(f) : KN_E_NOMEM;
+    uint32_t n_threads = f->n_workers + 1 + f->n_publishers; /* with the keeper */
+    f->threads = kni_calloc(KNI_ALLOC_TAG_FETCH, n_threads * sizeof *f->threads, 0);
+    s = f->threads ? start_threads(f, n_threads) : KN_E_NOMEM;
     if (s) {
         destroy(f);
         return kni_err_set(err, s, "fetch: cannot start %u workers: out of memory or threads", opts->n_workers);
@@ -173,7 +223,7 @@ enum kn_status kni_fetcher_open(struct kni_fetcher **out, const struct kni_fetch
     struct kn_store *store = NULL;
     struct kn_store_opts so = {.size = sizeof so, .url = opts->store_url, .max_bytes = opts->max_bytes, .ttl_s = opts->ttl_s};
     *out = NULL;
-    enum kn_status s = kn_store_open(&store, &so, err);
+    enum kn_status s = opts->store_optional ? kni_store_open_lazy(&store, &so, err) : kn_store_open(&store, &so, err);
     return s ? s : kni_fetcher_open_on(out, opts, store, err);
 }
 
@@ -219,7 +269,7 @@ void kni_fetch_settle(struct kni_fetch *job, uint64_t now_ns)
         return;
     if (now_ns >= job->deadline_ns)
         job->cut = true;
-    bool over = job->cut || job->cancelled || (job->state == KNI_FETCH_STATE_RUNNING && job->n_prefix == job->end_chunk);
+    bool over = job->cut || job->cancelled || (job->state == KNI_FETCH_STATE_RUNNING && job->n_prefix == job->end_chunk && !job->more);
     if (over && !job->n_restoring)
         finish(job, now_ns);
 }
@@ -248,7 +298,7 @@ enum kn_status kni_fetch_begin(struct kni_fetch **out, struct kni_fetcher *f, co
     job->n_chunks = n_tokens ? (n_tokens - 1) / f->opts.chunk_tokens : 0; /* the last token is left to the engine: it yields the logits */
     job->seed = kni_chain_seed(f->opts.fingerprint, salt);
     job->begin_ns = job->end_ns = kni_now_ns();
-    job->deadline_ns = job->begin_ns + f->opts.deadline_ms * 1000000ull;
+    job->deadline_ns = job->begin_ns + f->opts.lookup_ms * 1000000ull; /* until start, which gives it the rest */
     job->found_chunk = job->end_chunk = job->n_prefix = job->next_chunk = job->first_chunk;
     job->n_refs = 1;
     bool ask = job->n_chunks > job->first_chunk;
@@ -264,8 +314,9 @@ enum kn_status kni_fetch_begin(struct kni_fetch **out, struct kni_fetcher *f, co
         }
         memcpy(job->tokens, tokens, tokens_bytes);
     }
+    kni_fetcher_watch(f);
     pthread_mutex_lock(&f->lock);
-    if (ask && !kni_breaker_allows(&f->breakers[KNI_STORE_USE_READ], job->begin_ns))
+    if (ask && !kni_fetcher_may_ask(f, KNI_STORE_USE_READ))
         job->state = KNI_FETCH_STATE_DONE;
     struct kni_fetch **link = &f->jobs;
     while (*link)
@@ -279,36 +330,52 @@ enum kn_status kni_fetch_begin(struct kni_fetch **out, struct kni_fetcher *f, co
     return KN_OK;
 }
 
-enum kn_status kni_fetch_start(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t n_tokens)
+/* A READY job gets a table for all that was found: later windows only fill it. (lock) held. */
+static void start(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t *table, uint32_t n_entries, uint64_t now_ns)
+{
+    job->table = table;
+    job->view = *view;
+    job->view.block_ids = table;
+    job->view.n_blocks = n_entries;
+    job->state = KNI_FETCH_STATE_RUNNING;
+    /* the lookup had a deadline of its own; the time that the owner took to reserve blocks is not the fetch's */
+    job->deadline_ns = job->begin_ns + job->fetcher->opts.deadline_ms * 1000000ull + (now_ns - job->end_ns);
+}
+
+enum kn_status kni_fetch_extend(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t n_tokens, bool more)
 {
     struct kni_fetcher *f = job->fetcher;
     struct kni_kv_layout *a = &f->opts.kv;
     const struct kni_kv_layout *b = &view->layout;
+    uint32_t *table = NULL, end = n_tokens / f->opts.chunk_tokens, n_entries = 0;
     enum kn_status s = KN_OK;
     if (a->n_layer != b->n_layer || a->n_kv_head != b->n_kv_head || a->d_head != b->d_head || a->type != b->type)
         return KN_E_ARG;
     if (n_tokens > (uint64_t)view->n_blocks * KNI_BLOCK_TOKENS)
         return KN_E_ARG;
-    uint32_t *table = kni_alloc(KNI_ALLOC_TAG_FETCH, view->n_blocks * sizeof *table, 0);
-    if (!table)
-        return KN_E_NOMEM;
-    if (view->n_blocks)
-        memcpy(table, view->block_ids, view->n_blocks * sizeof *table);
-    uint32_t end = n_tokens / f->opts.chunk_tokens;
+    if (!job->table) { /* the owner's until it is started: needs no lock to be looked at */
+        n_entries = job->n_chunks * (f->opts.chunk_tokens / KNI_BLOCK_TOKENS);
+        table = kni_calloc(KNI_ALLOC_TAG_FETCH, n_entries * sizeof *table, 0);
+        if (!table)
+            return KN_E_NOMEM;
+    }
     pthread_mutex_lock(&f->lock);
-    if (job->state != KNI_FETCH_STATE_READY) {
+    uint64_t now = kni_now_ns();
+    if (table && job->state == KNI_FETCH_STATE_READY) {
+        start(job, view, table, n_entries, now);
+        job->more = true;
+        table = NULL;
+    }
+    if (table || job->state != KNI_FETCH_STATE_RUNNING) {
         s = KN_E_STATE;
     } else {
-        job->table = table;
-        table = NULL;
-        job->view = *view;
-        job->view.block_ids = job->table;
-        job->end_chunk = end < job->found_chunk ? end : job->found_chunk;
-        if (job->end_chunk < job->first_chunk)
-            job->end_chunk = job->first_chunk;
-        job->state = KNI_FETCH_STATE_RUNNING;
-        uint64_t now = kni_now_ns();
-        job->deadline_ns += now - job->end_ns; /* the time that the owner took to reserve blocks is not the fetch's */
+        end = end < job->found_chunk ? end : job->found_chunk;
+        if (job->more && end > job->end_chunk) { /* a failed chunk has ended it otherwise */
+            uint32_t from = job->end_chunk * (f->opts.chunk_tokens / KNI_BLOCK_TOKENS), to = end * (f->opts.chunk_tokens / KNI_BLOCK_TOKENS);
+            memcpy(job->table + from, view->block_ids + from, (to - from) * sizeof *job->table);
+            job->end_chunk = end;
+        }
+        job->more = job->more && more && job->end_chunk < job->found_chunk;
         kni_fetch_settle(job, now);
         pthread_cond_broadcast(&f->work);
     }
@@ -317,9 +384,15 @@ enum kn_status kni_fetch_start(struct kni_fetch *job, const struct kni_kv_view *
     return s;
 }
 
+enum kn_status kni_fetch_start(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t n_tokens)
+{
+    return job->table ? KN_E_STATE : kni_fetch_extend(job, view, n_tokens, false);
+}
+
 void kni_fetch_poll(struct kni_fetch *job, struct kni_fetch_progress *out)
 {
     struct kni_fetcher *f = job->fetcher;
+    kni_fetcher_watch(f);
     pthread_mutex_lock(&f->lock);
     uint64_t now = kni_now_ns();
     kni_fetch_settle(job, now);
@@ -333,6 +406,16 @@ void kni_fetch_poll(struct kni_fetch *job, struct kni_fetch_progress *out)
     pthread_mutex_unlock(&f->lock);
 }
 
+/* The owner lets go. (lock) held. */
+static void detach(struct kni_fetch *job)
+{
+    struct kni_fetch **link = &job->fetcher->jobs;
+    while (*link != job)
+        link = &(*link)->next;
+    *link = job->next;
+    kni_fetch_unref(job); /* a worker in the middle of a lookup or a download still holds one */
+}
+
 void kni_fetch_end(struct kni_fetch **fetch)
 {
     if (!fetch || !*fetch)
@@ -343,13 +426,24 @@ void kni_fetch_end(struct kni_fetch **fetch)
     job->cancelled = true;
     while (job->n_restoring)
         pthread_cond_wait(&f->restored, &f->lock);
-    struct kni_fetch **link = &f->jobs;
-    while (*link != job)
-        link = &(*link)->next;
-    *link = job->next;
-    kni_fetch_unref(job); /* a worker in the middle of a lookup or a download still holds one */
+    detach(job);
     pthread_mutex_unlock(&f->lock);
     *fetch = NULL;
+}
+
+bool kni_fetch_try_end(struct kni_fetch **fetch)
+{
+    struct kni_fetch *job = *fetch;
+    struct kni_fetcher *f = job->fetcher;
+    pthread_mutex_lock(&f->lock);
+    job->cancelled = true;
+    bool ended = !job->n_restoring;
+    if (ended)
+        detach(job);
+    pthread_mutex_unlock(&f->lock);
+    if (ended)
+        *fetch = NULL;
+    return ended;
 }
 
 void kni_fetcher_wait(struct kni_fetcher *f, uint32_t timeout_ms)

@@ -6,7 +6,8 @@
  *   publish:  blocks -> encode -> put chunk -> put manifest entry (last), in the background
  *
  * The owner thread (the engine's) begins, polls and ends; workers inside do the rest and talk through small rings. Nothing
- * here blocks the owner except kni_fetch_end (waits until no worker writes into the job's blocks) and the flush.
+ * here blocks the owner except kni_fetch_end (waits until no worker writes into the job's blocks; kni_fetch_try_end does not)
+ * and the flush.
  * A failed, late or refused chunk ends the job there: what arrived in order counts, the rest is recomputed by the caller.
  */
 #ifndef KNI_FETCH_FETCH_H
@@ -32,10 +33,17 @@ struct kni_fetcher_opts {
     struct kni_profile *profile; /* of the spectral presets; the fetcher takes a reference. NULL: none */
     enum kn_backend backend;     /* of the spectral presets */
     struct kn_hevc_opts hevc;    /* of presets and backends that are video */
+    bool store_optional;         /* a store that cannot be opened is no error: it is tried again */
+    /* Bounds on the store, for tests; 0: the defaults. */
+    uint32_t lookup_ms;          /* a job waits at most so long for its lookup; 2000, and never more than deadline_ms */
+    uint32_t hang_ms;            /* a call that is out for longer hangs: lookup_ms or deadline_ms, at least 1000; writes 30000 */
+    uint32_t close_wait_ms;      /* close waits so long for calls that hang, then leaves their threads to themselves; 10000 */
 };
 
 enum kn_status kni_fetcher_open(struct kni_fetcher **out, const struct kni_fetcher_opts *opts, struct kn_err *err);
-/* Ends the workers; queued publishes that have not begun are dropped (flush first to keep them). */
+/* Ends the workers; queued publishes that have not begun are dropped (flush first to keep them). Waits for what they do with blocks, and
+ * close_wait_ms at most for calls of the store that hang in the kernel: their threads, detached, then end when those return, free what is
+ * left, touch no block, but may still log a line. */
 void kni_fetcher_close(struct kni_fetcher **fetcher);
 
 enum kni_fetch_state {
@@ -61,9 +69,17 @@ enum kn_status kni_fetch_begin(struct kni_fetch **out, struct kni_fetcher *fetch
 /* view: blocks for positions 0..n_tokens of the job are there and writable beyond first_token; its table is copied. Fetches
  * at most up to n_tokens (less than n_wanted when the engine could not reserve all). */
 enum kn_status kni_fetch_start(struct kni_fetch *fetch, const struct kni_kv_view *view, uint32_t n_tokens);
+/* As kni_fetch_start, but block by block: starts a READY job, or moves the end of a RUNNING one further, never back. The view
+ * begins with the blocks that earlier ones had. more: the owner may come back with further blocks, so the job is not DONE when
+ * it has restored all it may; a call without more ends that, also with n_tokens of 0. The deadline goes on while a job waits for
+ * blocks. Allocates only for a READY job. KN_E_STATE when the job is DONE. */
+enum kn_status kni_fetch_extend(struct kni_fetch *fetch, const struct kni_kv_view *view, uint32_t n_tokens, bool more);
 void kni_fetch_poll(struct kni_fetch *fetch, struct kni_fetch_progress *out);
 /* Cancels if still running, waits for its workers, frees. */
 void kni_fetch_end(struct kni_fetch **fetch);
+/* Cancels, and ends the job if no worker writes into its blocks: true, *fetch is NULL. False: they must stay untouched until a
+ * later call is true; its end is news for kni_fetcher_wait. */
+bool kni_fetch_try_end(struct kni_fetch **fetch);
 /* Sleeps until any job or publish has news, at most timeout_ms: for an owner that has nothing else to do. */
 void kni_fetcher_wait(struct kni_fetcher *fetcher, uint32_t timeout_ms);
 /* Any thread: ends the owner's kni_fetcher_wait, now or the next time. */
@@ -76,8 +92,19 @@ enum kn_status kni_publish_submit(struct kni_fetcher *fetcher, const int32_t *to
 /* Returns finished publishes one by one: true and *cookie. *status tells how it went. */
 bool kni_publish_poll(struct kni_fetcher *fetcher, void **cookie, enum kn_status *status);
 
+/* Takes back the publish queued last, if none of it has begun: true and *cookie, which kni_publish_poll will not return. For an
+ * owner that needs the blocks. */
+bool kni_publish_withdraw(struct kni_fetcher *fetcher, void **cookie);
+
 struct kni_publish_stats { uint64_t n_chunks, n_bytes, raw_bytes, n_errors, busy_ns, n_queued; };
 void kni_publish_get_stats(struct kni_fetcher *fetcher, struct kni_publish_stats *out);
+
+struct kni_fetcher_health {
+    uint64_t read_errors, write_errors; /* calls of the store that failed or hung, since open */
+    bool is_open;                       /* false while an optional store could not be opened */
+    bool read_ok, write_ok;             /* false while it is left alone */
+};
+void kni_fetcher_get_health(struct kni_fetcher *fetcher, struct kni_fetcher_health *out);
 
 /* Peak bytes of scratch that decoding held, all workers together. */
 uint64_t kni_fetcher_working_bytes(struct kni_fetcher *fetcher);

@@ -21,6 +21,7 @@
 /* Of one worker; lives as long as its thread, freed at its end. */
 struct worker {
     struct kni_fetcher *f;
+    struct kni_fetch_thread *t;
     struct kni_codec *codec; /* opened at the first chunk */
     size_t working_bytes;    /* of it, as told to the fetcher */
     struct kni_store_buf buf;
@@ -31,8 +32,8 @@ struct worker {
 
 #define LOOKUP UINT32_MAX
 
-/* The oldest job with something to begin, and what: LOOKUP or a chunk. (lock) held. */
-static struct kni_fetch *pick(struct kni_fetcher *f, uint32_t *chunk)
+/* The oldest job with something to begin, and what: LOOKUP or a chunk, which the keeper leaves to others. (lock) held. */
+static struct kni_fetch *pick(struct kni_fetcher *f, bool keeper, uint32_t *chunk)
 {
     uint64_t now = kni_now_ns();
     for (struct kni_fetch *j = f->jobs; j; j = j->next) {
@@ -45,7 +46,7 @@ static struct kni_fetch *pick(struct kni_fetcher *f, uint32_t *chunk)
         *chunk = LOOKUP;
         return j;
     }
-    for (struct kni_fetch *j = f->jobs; j; j = j->next) {
+    for (struct kni_fetch *j = f->jobs; j && !keeper; j = j->next) {
         kni_fetch_settle(j, now);
         if (j->state != KNI_FETCH_STATE_RUNNING || j->cut || j->cancelled || j->next_chunk >= j->end_chunk)
             continue;
@@ -55,8 +56,9 @@ static struct kni_fetch *pick(struct kni_fetcher *f, uint32_t *chunk)
     return NULL;
 }
 
-static void run_lookup(struct kni_fetcher *f, struct kni_fetch *job)
+static void run_lookup(struct kni_fetch_thread *t, struct kni_fetch *job)
 {
+    struct kni_fetcher *f = t->fetcher;
     struct kn_err err = {0};
     struct kni_chunk_meta meta;
     struct kni_hash chain = {{0}};
@@ -68,9 +70,9 @@ static void run_lookup(struct kni_fetcher *f, struct kni_fetch *job)
         kni_store_key_make(&job->keys[c], &meta, &f->opts.tiles, &f->opts.hevc);
     }
     enum kn_status s = KN_OK;
-    if (kni_fetcher_may_ask(f, KNI_STORE_USE_READ)) {
+    if (kni_fetcher_ask(t, KNI_STORE_CALL_LOOKUP)) {
         s = kni_store_lookup(f->store, job->keys + job->first_chunk, job->n_chunks - job->first_chunk, &n_found, &err);
-        kni_fetcher_note_store(f, KNI_STORE_USE_READ, s != KN_OK, &err);
+        (void)kni_fetcher_told(t, s != KN_OK, &err);
     }
     pthread_mutex_lock(&f->lock);
     if (job->state == KNI_FETCH_STATE_LOOKUP) { /* else it was too late */
@@ -141,17 +143,20 @@ static enum kn_status restore(struct worker *w, const struct kni_fetch *job, uin
 }
 
 /* Says why a chunk was refused and removes it where removal heals. Lock not held; the job's memory is still referenced. */
-static void report(struct kni_fetcher *f, const struct kni_fetch *job, uint32_t chunk, enum kn_status s, const struct kn_err *why, const struct kni_store_entry *entry)
+static void report(struct kni_fetch_thread *t, const struct kni_fetch *job, uint32_t chunk, enum kn_status s, const struct kn_err *why, const struct kni_store_entry *entry)
 {
+    struct kni_fetcher *f = t->fetcher;
     const char *key = job->keys[chunk].text;
-    bool heal = s == KN_E_FORMAT || s == KN_E_MISMATCH || s == KN_E_NOT_FOUND;
+    bool heals = s == KN_E_FORMAT || s == KN_E_MISMATCH || (s == KN_E_NOT_FOUND && entry->n_bytes); /* else nothing is to be mended, or the whole chunk is gone */
+    bool drop = heals && !f->store->read_only && kni_fetcher_ask(t, KNI_STORE_CALL_WRITE);
     struct kn_err err = {0};
+    if (drop) {
+        enum kn_status dropped = kni_store_drop(f->store, key, entry, &err);
+        drop = !dropped;
+        (void)kni_fetcher_told(t, dropped != KN_OK, &err);
+    }
     kni_log(KN_LOG_LEVEL_WARN, "fetch", "chunk %u of a prompt is not used, its tokens are recomputed: %s (%s); key %s%s", chunk, why->text[0] ? why->text : "no reason given",
-            kn_status_name(s), key, heal && !f->store->read_only ? "; removed from the store" : "");
-    if (!heal || f->store->read_only || (s == KN_E_NOT_FOUND && !entry->n_bytes))
-        return; /* nothing to mend, or the whole chunk is gone already */
-    s = kni_store_drop(f->store, key, entry, &err);
-    kni_fetcher_note_store(f, KNI_STORE_USE_WRITE, s != KN_OK, &err);
+            kn_status_name(s), key, drop ? "; removed from the store" : "");
 }
 
 static void run_chunk(struct worker *w, struct kni_fetch *job, uint32_t chunk)
@@ -160,11 +165,11 @@ static void run_chunk(struct worker *w, struct kni_fetch *job, uint32_t chunk)
     struct kn_err err = {0};
     struct kni_store_entry entry = {0};
     enum kn_status s;
-    bool wanted, asked = kni_fetcher_may_ask(f, KNI_STORE_USE_READ);
+    bool wanted, asked = kni_fetcher_ask(w->t, KNI_STORE_CALL_GET);
     if (asked) {
         s = kni_store_get(f->store, job->keys[chunk].text, &entry, &w->buf, &err);
         bool store_failed = s && s != KN_E_NOT_FOUND && s != KN_E_FORMAT && s != KN_E_MISMATCH && s != KN_E_NOMEM;
-        kni_fetcher_note_store(f, KNI_STORE_USE_READ, store_failed, &err);
+        (void)kni_fetcher_told(w->t, store_failed, &err);
     } else
         s = kni_err_set(&err, KN_E_IO, "the store has failed and is being left alone");
 
@@ -186,6 +191,7 @@ static void run_chunk(struct worker *w, struct kni_fetch *job, uint32_t chunk)
         job->n_restoring--;
         if (s) {
             job->n_misses++;
+            job->more = false;
             if (chunk < job->end_chunk)
                 job->end_chunk = chunk;
         } else
@@ -198,17 +204,22 @@ static void run_chunk(struct worker *w, struct kni_fetch *job, uint32_t chunk)
     kni_fetcher_tell(f);
     pthread_mutex_unlock(&f->lock);
     if (s && (wanted || asked))
-        report(f, job, chunk, s, &err, &entry);
+        report(w->t, job, chunk, s, &err, &entry);
 }
 
 void *kni_fetch_worker_main(void *arg)
 {
-    struct kni_fetcher *f = arg;
-    struct worker w = {.f = f};
+    struct kni_fetch_thread *t = arg;
+    struct kni_fetcher *f = t->fetcher;
+    struct worker w = {.f = f, .t = t};
     pthread_mutex_lock(&f->lock);
     while (!f->stopping) {
         uint32_t chunk;
-        struct kni_fetch *job = pick(f, &chunk);
+        struct kni_fetch *job = pick(f, t->role == KNI_FETCH_ROLE_KEEPER, &chunk);
+        if (!job && t->role == KNI_FETCH_ROLE_KEEPER) {
+            kni_fetcher_keep(t);
+            continue;
+        }
         if (!job) {
             pthread_cond_broadcast(&f->publish); /* publishers give way while there is work here */
             pthread_cond_wait(&f->work, &f->lock);
@@ -217,7 +228,7 @@ void *kni_fetch_worker_main(void *arg)
         job->n_refs++;
         pthread_mutex_unlock(&f->lock);
         if (chunk == LOOKUP)
-            run_lookup(f, job);
+            run_lookup(t, job);
         else
             run_chunk(&w, job, chunk);
         pthread_mutex_lock(&f->lock);
@@ -228,5 +239,7 @@ void *kni_fetch_worker_main(void *arg)
     kni_store_buf_fini(&w.buf);
     kni_free(w.scratch);
     kni_free(w.scratch_table);
+    pthread_mutex_lock(&f->lock);
+    kni_fetcher_thread_end(t);
     return NULL;
 }

@@ -22,6 +22,7 @@
 #define NICE 10
 #define YIELD_NS 50000000ull       /* one wait for fetch work to begin */
 #define YIELDS 20                  /* at most, for each chunk: publishing is delayed, not starved */
+#define LEFT_ALONE "the store has failed and is being left alone"
 #define FLUSH_EVERY_NS 5000000000ull /* last-use times are written at most this often when nothing is published */
 
 void kni_publish_free(struct kni_publish *p)
@@ -79,6 +80,9 @@ enum kn_status kni_publish_submit(struct kni_fetcher *f, const int32_t *tokens, 
     pthread_mutex_lock(&f->lock);
     if (f->queued.n >= KNI_FETCH_MAX_PUBLISHES) {
         s = KN_E_FULL;
+    } else if (kni_fetcher_publishers_hang(f)) { /* nobody is there to refuse it later */
+        kni_publish_finish(f, p, KN_E_IO);
+        p = NULL;
     } else {
         push(&f->queued, p);
         p = NULL;
@@ -89,8 +93,23 @@ enum kn_status kni_publish_submit(struct kni_fetcher *f, const int32_t *tokens, 
     return s;
 }
 
+void kni_publish_finish(struct kni_fetcher *f, struct kni_publish *p, enum kn_status s)
+{
+    f->stats.n_errors += s && s != KN_E_CANCELLED;
+    p->status = s;
+    push(&f->finished, p);
+    kni_fetcher_tell(f);
+}
+
+void kni_publish_drop_queued(struct kni_fetcher *f, enum kn_status s)
+{
+    for (struct kni_publish *p; (p = pop(&f->queued));)
+        kni_publish_finish(f, p, s);
+}
+
 bool kni_publish_poll(struct kni_fetcher *f, void **cookie, enum kn_status *status)
 {
+    kni_fetcher_watch(f);
     pthread_mutex_lock(&f->lock);
     struct kni_publish *p = pop(&f->finished);
     pthread_mutex_unlock(&f->lock);
@@ -98,6 +117,27 @@ bool kni_publish_poll(struct kni_fetcher *f, void **cookie, enum kn_status *stat
         return false;
     *cookie = p->cookie;
     *status = p->status;
+    kni_publish_free(p);
+    return true;
+}
+
+bool kni_publish_withdraw(struct kni_fetcher *f, void **cookie)
+{
+    pthread_mutex_lock(&f->lock);
+    struct kni_publish *p = f->queued.first, **link = &f->queued.first;
+    while (p && p->next) {
+        link = &p->next;
+        p = p->next;
+    }
+    if (p) {
+        *link = NULL;
+        f->queued.last = link;
+        f->queued.n--;
+    }
+    pthread_mutex_unlock(&f->lock);
+    if (!p)
+        return false;
+    *cookie = p->cookie;
     kni_publish_free(p);
     return true;
 }
@@ -110,27 +150,32 @@ void kni_publish_get_stats(struct kni_fetcher *f, struct kni_publish_stats *out)
     pthread_mutex_unlock(&f->lock);
 }
 
-/* Lets fetches begin first. False when the fetcher is closing. */
-static bool give_way(struct kni_fetcher *f)
+/* Lets fetches begin first. False when the fetcher is closing. *may_write: whether there is a point in encoding a chunk. */
+static bool give_way(struct kni_fetcher *f, bool *may_write)
 {
     pthread_mutex_lock(&f->lock);
     for (int i = 0; i < YIELDS && !f->stopping && kni_fetcher_has_work(f); i++)
         kni_fetcher_cond_wait(&f->publish, &f->lock, kni_now_ns() + YIELD_NS);
     bool go_on = !f->stopping;
+    *may_write = kni_fetcher_may_ask(f, KNI_STORE_USE_WRITE);
     pthread_mutex_unlock(&f->lock);
     return go_on;
 }
 
-static enum kn_status publish_chunk(struct kni_fetcher *f, struct kni_codec *codec, const struct kni_publish *p, const struct kni_chunk_meta *meta,
-                                    const struct kni_store_key *key, struct kn_err *err)
+/* *mine becomes false when the publish has been given back to the owner: p is gone then. */
+static enum kn_status publish_chunk(struct kni_fetch_thread *t, struct kni_codec *codec, const struct kni_publish *p, const struct kni_chunk_meta *meta,
+                                    const struct kni_store_key *key, bool *mine, struct kn_err *err)
 {
+    struct kni_fetcher *f = t->fetcher;
     void *data = NULL;
     size_t n_bytes = 0;
     enum kn_status s = kni_chunk_encode(codec, meta, &p->view, &data, &n_bytes, err);
-    if (s)
-        return s;
-    s = kni_store_put(f->store, key->text, meta, data, n_bytes, err);
-    kni_fetcher_note_store(f, KNI_STORE_USE_WRITE, s == KN_E_IO || s == KN_E_TIMEOUT, err);
+    if (!s && !kni_fetcher_ask(t, KNI_STORE_CALL_WRITE))
+        s = kni_err_set(err, KN_E_IO, LEFT_ALONE);
+    else if (!s) {
+        s = kni_store_put(f->store, key->text, meta, data, n_bytes, err);
+        *mine = kni_fetcher_told(t, s == KN_E_IO || s == KN_E_TIMEOUT, err);
+    }
     kni_free(data);
     if (s)
         return s;
@@ -143,22 +188,26 @@ static enum kn_status publish_chunk(struct kni_fetcher *f, struct kni_codec *cod
     return KN_OK;
 }
 
-static enum kn_status run_publish(struct kni_fetcher *f, struct kni_codec **codec, const struct kni_publish *p, struct kn_err *err)
+static enum kn_status run_publish(struct kni_fetch_thread *t, struct kni_codec **codec, const struct kni_publish *p, bool *mine, struct kn_err *err)
 {
+    struct kni_fetcher *f = t->fetcher;
     struct kni_hash chain = p->seed;
-    for (uint32_t c = 0; c < p->n_tokens / f->opts.chunk_tokens; c++) {
+    for (uint32_t c = 0; *mine && c < p->n_tokens / f->opts.chunk_tokens; c++) {
         struct kni_chunk_meta meta;
         struct kni_store_key key;
         uint32_t n_found = 0;
+        bool may_write;
         kni_fetcher_chain(f, &p->seed, p->tokens, c, &chain);
         kni_fetcher_meta(f, c, &chain, &meta);
         kni_store_key_make(&key, &meta, &f->opts.tiles, &f->opts.hevc);
-        if (!give_way(f))
+        if (!give_way(f, &may_write))
             return kni_err_set(err, KN_E_CANCELLED, "the fetcher was closed");
-        if (!kni_fetcher_may_ask(f, KNI_STORE_USE_READ) || !kni_fetcher_may_ask(f, KNI_STORE_USE_WRITE))
-            return kni_err_set(err, KN_E_IO, "the store has failed and is being left alone");
+        if (!may_write || !kni_fetcher_ask(t, KNI_STORE_CALL_LOOKUP))
+            return kni_err_set(err, KN_E_IO, LEFT_ALONE);
         enum kn_status s = kni_store_lookup(f->store, &key, 1, &n_found, err); /* one by one: another process may be publishing the same */
-        kni_fetcher_note_store(f, KNI_STORE_USE_READ, s != KN_OK, err);
+        *mine = kni_fetcher_told(t, s != KN_OK, err);
+        if (!*mine)
+            return s;
         if (!s && n_found)
             continue;
         if (!s && !*codec) {
@@ -167,37 +216,55 @@ static enum kn_status run_publish(struct kni_fetcher *f, struct kni_codec **code
             s = kni_codec_open(codec, &o, err);
         }
         if (!s)
-            s = publish_chunk(f, *codec, p, &meta, &key, err);
+            s = publish_chunk(t, *codec, p, &meta, &key, mine, err);
         if (s)
             return s;
     }
     return KN_OK;
 }
 
-static void finish(struct kni_fetcher *f, struct kni_publish *p, enum kn_status s, const struct kn_err *err, uint64_t busy_ns)
+/* Works on p until it is done, or given back to the owner because the store hangs. */
+static void serve(struct kni_fetch_thread *t, struct kni_codec **codec, struct kni_publish *p)
 {
-    bool say = false;
+    struct kni_fetcher *f = t->fetcher;
+    struct kn_err err = {0};
+    bool mine = true, say = false;
+    uint64_t begin_ns = kni_now_ns();
+    enum kn_status s = run_publish(t, codec, p, &mine, &err);
     pthread_mutex_lock(&f->lock);
-    f->stats.busy_ns += busy_ns;
-    if (s && s != KN_E_CANCELLED) {
-        f->stats.n_errors++;
+    f->stats.busy_ns += kni_now_ns() - begin_ns;
+    t->publish = NULL; /* no call is out, so that nobody takes it from here on */
+    if (mine && s && s != KN_E_CANCELLED) {
         say = !(f->logged_kinds & 1u << s);
         f->logged_kinds |= 1u << s;
     }
     pthread_mutex_unlock(&f->lock);
     if (say)
-        kni_log(KN_LOG_LEVEL_WARN, "fetch", "a prefix was not published: %s (%s); said once until one is stored again", err->text[0] ? err->text : "no reason given", kn_status_name(s));
+        kni_log(KN_LOG_LEVEL_WARN, "fetch", "a prefix was not published: %s (%s); said once until one is stored again", err.text[0] ? err.text : "no reason given", kn_status_name(s));
+    if (!mine)
+        return;
     pthread_mutex_lock(&f->lock);
-    p->status = s;
-    push(&f->finished, p);
     f->n_publishing--;
-    kni_fetcher_tell(f);
+    kni_publish_finish(f, p, s);
     pthread_mutex_unlock(&f->lock);
+}
+
+/* Writes last-use times: a loss is not an error. */
+static void flush(struct kni_fetch_thread *t)
+{
+    struct kn_err err = {0};
+    if (!kni_fetcher_ask(t, KNI_STORE_CALL_WRITE))
+        return;
+    enum kn_status s = kni_store_flush(t->fetcher->store);
+    if (s)
+        kni_err_set(&err, s, "last-use times cannot be written");
+    (void)kni_fetcher_told(t, s == KN_E_IO || s == KN_E_TIMEOUT, &err);
 }
 
 void *kni_publisher_main(void *arg)
 {
-    struct kni_fetcher *f = arg;
+    struct kni_fetch_thread *t = arg;
+    struct kni_fetcher *f = t->fetcher;
     struct kni_codec *codec = NULL;
     uint64_t next_flush_ns = 0;
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* of this thread only; refused: we go on as we are */
@@ -206,18 +273,16 @@ void *kni_publisher_main(void *arg)
         struct kni_publish *p = pop(&f->queued);
         uint64_t now = kni_now_ns();
         if (p) {
-            struct kn_err err = {0};
             f->n_publishing++;
+            t->publish = p;
+            t->disowned = false;
             pthread_mutex_unlock(&f->lock);
-            enum kn_status s = run_publish(f, &codec, p, &err);
-            finish(f, p, s, &err, kni_now_ns() - now);
+            serve(t, &codec, p);
             pthread_mutex_lock(&f->lock);
         } else if (f->flush_wanted && now >= next_flush_ns) {
             f->flush_wanted = false;
-            bool may = kni_breaker_allows(&f->breakers[KNI_STORE_USE_WRITE], now);
             pthread_mutex_unlock(&f->lock);
-            if (may)
-                (void)kni_store_flush(f->store); /* last-use times: a loss is not an error */
+            flush(t);
             next_flush_ns = kni_now_ns() + FLUSH_EVERY_NS;
             pthread_mutex_lock(&f->lock);
         } else if (f->flush_wanted)
@@ -227,5 +292,7 @@ void *kni_publisher_main(void *arg)
     }
     pthread_mutex_unlock(&f->lock);
     kni_codec_close(&codec);
+    pthread_mutex_lock(&f->lock);
+    kni_fetcher_thread_end(t);
     return NULL;
 }

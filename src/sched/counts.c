@@ -26,7 +26,10 @@ struct kni_sched_stats kni_sched_get_stats(const struct kni_sched *s)
     out.n_running = s->running.n;
     out.n_publish_blocks = s->n_publish_blocks;
     for (const struct kni_job *job = s->fetching.first; job; job = job->next)
-        out.n_fetch_blocks += job->seq.n_blocks;
+        if (job->fetch_end)
+            out.n_fetch_blocks += job->seq.n_blocks - job->fetch_first / KNI_BLOCK_TOKENS;
+    for (const struct kni_hold *hold = s->leftovers; hold; hold = hold->next)
+        out.n_fetch_blocks += hold->n_blocks;
     return out;
 }
 
@@ -59,6 +62,8 @@ void kni_sched_get_blocks(const struct kni_sched *s, uint32_t first, uint32_t n,
     }
     for (const struct kni_job *job = s->fetching.first; job; job = job->next)
         mark_fetching(job->seq.block_ids, job->seq.n_blocks, first, n, states);
+    for (const struct kni_hold *hold = s->leftovers; hold; hold = hold->next)
+        mark_fetching(hold->block_ids, hold->n_blocks, first, n, states);
 }
 
 const char *kni_sched_check(const struct kni_sched *s)
@@ -69,8 +74,10 @@ const char *kni_sched_check(const struct kni_sched *s)
     for (unsigned i = 0; i < 4; i++)
         for (const struct kni_job *job = lists[i]->first; job; job = job->next)
             n_known += job->seq.n_blocks;
-    for (const struct kni_hold *hold = s->holds; hold; hold = hold->next)
-        n_known += hold->n_blocks;
+    const struct kni_hold *holds[] = {s->holds, s->leftovers};
+    for (unsigned i = 0; i < 2; i++)
+        for (const struct kni_hold *hold = holds[i]; hold; hold = hold->next)
+            n_known += hold->n_blocks;
     for (uint32_t b = kni_pool_get_stats(s->opts.pool).n_blocks; b-- > 0;)
         n_refs += kni_pool_refs(s->opts.pool, b);
     if (!why && n_refs > n_known)

@@ -4,7 +4,8 @@
  *
  *     any state --finish--> FINISHED --remove--> NEW
  *                  |            `- keeps its blocks (prefix cache, digest) until others need them
- *                  `- publish: references of their own on the blocks (struct kni_hold) until the fetcher has let go
+ *                  `- publish, or a fetch given up: references of their own on the blocks (struct kni_hold) until the
+ *                     fetcher has let go
  *
  * Deadlines are looked at once a step, for every job in every state: the lists are short, and a job without a token for too
  * long is late wherever it waits.
@@ -42,7 +43,8 @@ void kni_sched_move(struct kni_sched *s, struct kni_job *job, enum kni_job_state
 void kni_sched_release_hold(struct kni_sched *s, struct kni_hold *hold)
 {
     for (uint32_t i = hold->n_blocks; i-- > 0;) { /* last first: see kv/pool.c on eviction */
-        s->n_publish_blocks -= --s->n_block_holds[hold->block_ids[i]] == 0;
+        if (!hold->is_fetch)
+            s->n_publish_blocks -= --s->n_block_holds[hold->block_ids[i]] == 0;
         kni_pool_unref(s->opts.pool, hold->block_ids[i]);
     }
     kni_free(hold);
@@ -82,8 +84,11 @@ void kni_sched_finish(struct kni_sched *s, struct kni_job *job, enum kn_stop_rea
     job->reason = reason;
     job->status = status;
     job->stats.total_ns = kni_now_ns() - job->submit_ns;
-    if (job->fetch)
-        kni_fetch_end(&job->fetch);
+    if (job->state == KNI_JOB_STATE_FETCHING) {
+        kni_sched_drop_fetch(s, job);
+        job->stats.n_fetched = 0;
+        job->stats.n_done = job->seq.n_tokens;
+    }
     kni_sched_move(s, job, KNI_JOB_STATE_FINISHED);
     if (reason == KN_STOP_REASON_STOP || reason == KN_STOP_REASON_LENGTH) {
         kni_seq_truncate(&job->seq, job->seq.n_tokens); /* reserved blocks */
@@ -115,9 +120,10 @@ void kni_sched_expire(struct kni_sched *s)
         for (struct kni_job *job = lists[i]->first, *next; job; job = next) {
             uint64_t due = kni_job_due_ns(job);
             next = job->next;
-            if (due <= now)
+            if (due <= now) {
                 kni_sched_finish(s, job, KN_STOP_REASON_ERROR, KN_E_TIMEOUT);
-            else if (due < s->due_ns)
+                next = lists[i]->first; /* others may have left the list with it */
+            } else if (due < s->due_ns)
                 s->due_ns = due;
         }
 }
@@ -129,17 +135,33 @@ void kni_sched_remove(struct kni_sched *s, struct kni_job *job)
     kni_sched_move(s, job, KNI_JOB_STATE_NEW);
 }
 
+/* Takes the hold of a publish that is over out of the list and lets its blocks go. */
+static void end_publish(struct kni_sched *s, struct kni_hold *hold)
+{
+    struct kni_hold **link = &s->holds;
+    while (*link && *link != hold)
+        link = &(*link)->next;
+    assert(*link);
+    *link = hold->next;
+    kni_sched_release_hold(s, hold);
+}
+
+bool kni_sched_withdraw(struct kni_sched *s)
+{
+    void *cookie;
+    if (!s->holds || !kni_publish_withdraw(s->opts.fetcher, &cookie))
+        return false;
+    end_publish(s, cookie);
+    kni_log(KN_LOG_LEVEL_DEBUG, "sched", "a prefix is not published: its blocks are needed");
+    return true;
+}
+
 void kni_sched_poll_publishes(struct kni_sched *s)
 {
     void *cookie;
     enum kn_status status;
     while (s->holds && kni_publish_poll(s->opts.fetcher, &cookie, &status)) {
-        struct kni_hold **link = &s->holds;
-        while (*link && *link != cookie)
-            link = &(*link)->next;
-        assert(*link);
-        *link = (*link)->next;
-        kni_sched_release_hold(s, cookie);
+        end_publish(s, cookie);
         if (status && !s->publish_status) /* the fetcher has logged it */
             s->publish_status = status;
     }

@@ -27,7 +27,9 @@ enum kn_status kni_job_init(struct kni_job *job, struct kni_pool *pool, const st
     job->salt = kni_strdup(KNI_ALLOC_TAG_REQUEST, opts->salt ? opts->salt : "");
     if (!opts->no_publish)
         job->hold = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *job->hold + job->seq.max_blocks * sizeof(uint32_t), 0);
-    if (!job->tokens || !job->salt || (!opts->no_publish && !job->hold))
+    if (!opts->no_fetch)
+        job->fetch_hold = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *job->fetch_hold + job->seq.max_blocks * sizeof(uint32_t), 0);
+    if (!job->tokens || !job->salt || (!opts->no_publish && !job->hold) || (!opts->no_fetch && !job->fetch_hold))
         return KN_E_NOMEM;
     memcpy(job->tokens, opts->tokens, (size_t)opts->n_prompt * sizeof *job->tokens);
     return KN_OK;
@@ -38,6 +40,7 @@ void kni_job_fini(struct kni_job *job)
     assert(job->state == KNI_JOB_STATE_NEW && !job->fetch);
     kni_seq_fini(&job->seq);
     kni_free(job->hold);
+    kni_free(job->fetch_hold);
     kni_free(job->tokens);
     kni_free(job->salt);
     *job = (struct kni_job){0};

@@ -33,9 +33,11 @@ enum kni_job_state {
     KNI_JOB_STATE_FINISHED /* keeps its blocks until removed, or until others need them */
 };
 
-/* References that keep published blocks alive; it outlives its job. The cookie of kni_publish_submit. */
+/* References that keep blocks alive beyond their job: of a publish (its cookie), or of a fetch whose workers have not let go. */
 struct kni_hold {
     struct kni_hold *next;
+    struct kni_fetch *fetch;
+    bool is_fetch;
     uint32_t n_blocks;
     uint32_t block_ids[]; /* each held once */
 };
@@ -54,12 +56,18 @@ struct kni_job {
     bool kv_dropped;  /* finished, and its blocks went to another job */
     bool fetch_tried; /* the store is asked once */
     uint32_t wait_ms, deadline_ms; /* see struct kn_request_opts */
+    bool is_booked;     /* has been admitted once */
     uint32_t n_counted; /* prompt tokens that the scheduler's statistics have: each once, however often it is computed */
 
-    struct kni_fetch *fetch; /* while FETCHING; NULL otherwise */
+    struct kni_fetch *fetch; /* while FETCHING, unless the job waits for another's fetch; NULL otherwise */
+    uint64_t fetch_leader;   /* id of the job whose fetch brings this one's prefix too; 0: none */
     uint32_t fetch_first;    /* tokens the fetch builds on */
+    uint32_t fetch_end;      /* tokens that it shall bring, once it has had its turn; 0 before. stats.fetch_wanted is the same */
+    uint32_t fetch_reserved; /* tokens that it has blocks for */
+    uint64_t fetch_ready_ns; /* since when it waits for its turn */
     uint64_t fetch_begin_ns;
-    struct kni_hold *hold;   /* made at init, so that publishing allocates nothing in a step */
+    struct kni_hold *hold;   /* of the publish; made at init, so that a step allocates nothing */
+    struct kni_hold *fetch_hold; /* likewise, for the case that the job ends before its fetch */
 
     const float *logits;  /* that chose the last token; valid while logits_step is the scheduler's n_steps */
     uint64_t logits_step;

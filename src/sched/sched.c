@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "sched/sched_state.h"
 
+#define FLUSH_WAIT_MS 50u
 #define WAIT_MS 5u /* for news of the fetcher when nothing else can be done: short enough to go unnoticed in a TTFT */
 
 enum kn_status kni_sched_open(struct kni_sched **out, const struct kni_sched_opts *opts)
@@ -42,7 +43,7 @@ void kni_sched_close(struct kni_sched **sched)
     struct kni_sched *s = *sched;
     if (!s)
         return;
-    assert(!s->waiting.n && !s->fetching.n && !s->running.n && !s->finished.n);
+    assert(!s->waiting.n && !s->fetching.n && !s->running.n && !s->finished.n && !s->leftovers);
     while (s->holds) {
         struct kni_hold *hold = s->holds;
         s->holds = hold->next;
@@ -99,34 +100,54 @@ static void break_stall(struct kni_sched *s)
     kni_sched_finish(s, spared, KN_STOP_REASON_ERROR, KN_E_FULL);
 }
 
-enum kn_status kni_sched_step(struct kni_sched *s)
+static void take_news(struct kni_sched *s)
 {
     kni_sched_poll_publishes(s);
+    kni_sched_poll_leftovers(s);
     kni_sched_expire(s);
     kni_sched_poll_fetches(s);
     kni_sched_admit(s);
+}
+
+enum kn_status kni_sched_step(struct kni_sched *s)
+{
+    take_news(s);
+    while (s->opts.fetch_inline && s->fetching.n) { /* the experiment: everybody waits */
+        kni_fetcher_wait(s->opts.fetcher, kni_sched_wait_ms(s, WAIT_MS));
+        take_news(s);
+    }
     if (kni_sched_run_batch(s))
         return KN_OK;
     if (!s->waiting.n && !s->fetching.n && !s->running.n)
         return KN_AGAIN;
-    if (s->fetching.n || s->holds)
+    if (s->fetching.n || s->holds || s->leftovers)
         kni_fetcher_wait(s->opts.fetcher, kni_sched_wait_ms(s, WAIT_MS));
     else
         break_stall(s);
     return KN_OK;
 }
 
+void kni_sched_drain(struct kni_sched *s)
+{
+    for (kni_sched_poll_leftovers(s); s->leftovers; kni_sched_poll_leftovers(s))
+        kni_fetcher_wait(s->opts.fetcher, FLUSH_WAIT_MS);
+}
+
 enum kn_status kni_sched_flush(struct kni_sched *s, uint32_t timeout_ms)
 {
     uint64_t deadline = kni_now_ns() + timeout_ms * 1000000ull;
-    for (kni_sched_poll_publishes(s); s->holds; kni_sched_poll_publishes(s)) {
-        uint64_t now = kni_now_ns(), left_ms = 50;
+    for (;;) {
+        kni_sched_poll_publishes(s);
+        kni_sched_poll_leftovers(s);
+        if (!s->holds && !s->leftovers)
+            break;
+        uint64_t now = kni_now_ns(), left_ms = FLUSH_WAIT_MS;
         if (timeout_ms) {
             if (now >= deadline)
                 return KN_E_TIMEOUT;
             left_ms = (deadline - now) / 1000000 + 1;
         }
-        kni_fetcher_wait(s->opts.fetcher, left_ms < 50 ? (uint32_t)left_ms : 50);
+        kni_fetcher_wait(s->opts.fetcher, left_ms < FLUSH_WAIT_MS ? (uint32_t)left_ms : FLUSH_WAIT_MS);
     }
     enum kn_status status = s->publish_status;
     s->publish_status = KN_OK;

@@ -35,6 +35,7 @@ struct kni_sched_opts {
     uint32_t chunk_tokens;       /* of the store */
     uint32_t max_running;        /* jobs in a step, at least 1 */
     uint32_t fetch_pool_percent; /* most of the pool that jobs waiting for a fetch may reserve together; 0: all of it */
+    uint32_t fetch_window_chunks; /* blocks are reserved for so many chunks ahead of what has arrived; 0: 4 */
     bool fetch_inline;           /* a step waits for the fetches that it meets */
     uint32_t n_vocab;
     kni_sched_pick_fn pick;
@@ -59,12 +60,15 @@ static inline uint32_t kni_sched_max_rows(uint32_t prefill_chunk, uint32_t max_r
 
 /* KN_E_NOMEM. */
 enum kn_status kni_sched_open(struct kni_sched **out, const struct kni_sched_opts *opts);
-/* All jobs must have been removed. Publishes that still run must have ended: close the fetcher first. */
+/* Before the fetcher closes, with all jobs removed: waits until no worker writes into blocks of jobs that have ended. */
+void kni_sched_drain(struct kni_sched *sched);
+/* All jobs must have been removed. Publishes that still run must have ended: drain, then close the fetcher first. */
 void kni_sched_close(struct kni_sched **sched);
 
 /* Queues an initialised job; its memory is borrowed until kni_sched_remove. KN_E_FULL when it could never fit the pool. */
 enum kn_status kni_sched_submit(struct kni_sched *sched, struct kni_job *job);
-/* Ends a job now (reason CANCELLED) and gives its blocks back; waits for the workers of its fetch. Finished jobs stay. */
+/* Ends a job now (reason CANCELLED) and gives its blocks back, those that a worker writes into as soon as it has
+ * let go. Waits for nobody. Finished jobs stay. */
 void kni_sched_cancel(struct kni_sched *sched, struct kni_job *job);
 /* Ends a job now as if it had chosen a stop token: it is published. Finished jobs stay. */
 void kni_sched_stop(struct kni_sched *sched, struct kni_job *job);
@@ -73,7 +77,7 @@ void kni_sched_remove(struct kni_sched *sched, struct kni_job *job);
 
 /* One step. KN_AGAIN: no job wants anything. KN_OK also when all that could be done was to wait a few milliseconds. */
 enum kn_status kni_sched_step(struct kni_sched *sched);
-/* Waits until all publishes have ended; 0: for ever. KN_E_TIMEOUT, or the first publish error since the last flush. */
+/* Waits until all publishes, and the workers of fetches that have been given up, have ended; 0: for ever. KN_E_TIMEOUT, or the first publish error since the last flush. */
 enum kn_status kni_sched_flush(struct kni_sched *sched, uint32_t timeout_ms);
 struct kni_sched_stats kni_sched_get_stats(const struct kni_sched *sched);
 /* n_steps alone, for every event that is read. */

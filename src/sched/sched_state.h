@@ -22,7 +22,8 @@ struct kni_sched {
     struct kni_run_item *items; /* [max_running] */
     float *logits;              /* [max_running][n_vocab] */
 
-    struct kni_hold *holds;   /* of publishes that run */
+    struct kni_hold *holds;     /* of publishes that have not ended */
+    struct kni_hold *leftovers; /* of fetches that have been given up while a worker wrote */
     uint16_t *n_block_holds;  /* [blocks of the pool]: publishes that hold each */
     uint32_t n_publish_blocks; /* blocks that one holds */
     uint64_t due_ns;          /* next deadline of a job, as of the step's begin */
@@ -30,10 +31,22 @@ struct kni_sched {
     bool store_error_said;  /* a failing store is logged once */
 };
 
-/* admit.c */
+/* fetching.c */
+/* Asks the store, once a job, when it could have whole chunks beyond the pool's. True: the job waits for KV. */
+bool kni_sched_begin_fetch(struct kni_sched *sched, struct kni_job *job);
 void kni_sched_poll_fetches(struct kni_sched *sched);
+/* Gives a fetch up, and whoever waits for it looks for itself. The job's blocks may be dropped at once. */
+void kni_sched_drop_fetch(struct kni_sched *sched, struct kni_job *job);
+void kni_sched_poll_leftovers(struct kni_sched *sched);
+
+/* admit.c */
+/* Takes what the prefix index has beyond the job's sequence, and books it. */
+void kni_sched_match(struct kni_sched *sched, struct kni_job *job);
 void kni_sched_admit(struct kni_sched *sched);
-/* Frees at least one block for job by taking it from finished jobs or from jobs younger than it. False: nobody to take from. */
+/* Takes the blocks of finished jobs that nobody closed until n_blocks are there. False: not so many. */
+bool kni_sched_drop_finished(struct kni_sched *sched, uint32_t n_blocks);
+/* Frees at least one block for job by taking it from finished jobs, from publishes that have not begun, or from jobs younger
+ * than it. False: nobody to take from. */
 bool kni_sched_make_room(struct kni_sched *sched, const struct kni_job *job);
 /* Back to the queue without blocks; out of the batch being built too. */
 void kni_sched_preempt(struct kni_sched *sched, struct kni_job *job);
@@ -53,6 +66,8 @@ void kni_sched_finish(struct kni_sched *sched, struct kni_job *job, enum kn_stop
 /* Ends jobs that are late, in whatever state; notes the next deadline. */
 void kni_sched_expire(struct kni_sched *sched);
 void kni_sched_poll_publishes(struct kni_sched *sched);
+/* Takes the last publish back, if it has not begun. */
+bool kni_sched_withdraw(struct kni_sched *sched);
 void kni_sched_release_hold(struct kni_sched *sched, struct kni_hold *hold);
 
 /* counts.c */

@@ -21,6 +21,8 @@ struct kni_api {
 void kni_api_chat(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);
 void kni_api_completions(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);
 void kni_api_models(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);
+/* The one model alone: for a route /v1/models/NAME. */
+void kni_api_model(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);
 void kni_api_tokenize(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);
 
 /* pages.c: /health, /metrics, /stats, / */

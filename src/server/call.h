@@ -7,7 +7,8 @@
  *     kni_loop_submit  ---------- inbox --------->     one kn_request a choice (all or none)
  *     poll(event_fd)   <--------- event_fd -------     state ACCEPTED or REFUSED
  *     read events      <--- choices[i].n_events --     appends events; they are never moved or overwritten
- *     kni_loop_finish / kni_loop_cancel  - inbox ->    kn_request_finish / kn_request_cancel
+ *     kni_loop_finish / kni_loop_cancel
+ *     set a flag and post the call  ---- inbox -->     kn_request_finish / kn_request_cancel
  *                      <--------- event_fd -------     choices[i].done
  *     kni_call_unref                                   kni_call_unref
  *
@@ -46,9 +47,13 @@ struct kni_call_choice {
     enum kn_status status;         /* of reason ERROR */
     struct kn_request_stats stats;
     _Atomic bool done;             /* no event comes after it */
+    /* by any thread, taken by the engine's: kni_loop_finish */
+    _Atomic bool finish_asked;
     /* engine's thread only */
     struct kn_request *request;
-    bool finish_wanted, cancel_wanted;
+    uint64_t id;       /* in the snapshot */
+    uint64_t queue_ns; /* arrival to the step in which it first ran; 0: not yet */
+    uint64_t fetch_begin_ns; /* when it was first seen fetching */
 };
 
 struct kni_call {
@@ -67,9 +72,14 @@ struct kni_call {
     _Atomic int state; /* enum kni_call_state; releases err */
     struct kn_err err;
     _Atomic uint32_t n_refs;
+    /* by any thread, taken by the engine's: what is asked for is in flags, so that asking twice or late is harmless */
+    _Atomic bool posted;       /* lies in the inbox, which holds a reference meanwhile; at most once */
+    _Atomic bool cancel_asked; /* kni_loop_cancel */
     /* engine's thread only */
-    struct kni_call *prev, *next;
-    uint32_t n_open; /* choices that are not done */
+    struct kni_call *prev, *next; /* among those that run */
+    uint64_t submit_ns; /* when the engine got its requests; 0: not yet taken in */
+    uint32_t n_open;    /* choices that are not done */
+    enum kn_status drop_status; /* why the loop ended it, when that is an error */
 
     struct kni_call_choice choices[]; /* [n_choices] */
 };

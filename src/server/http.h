@@ -45,6 +45,7 @@ struct kni_http_reply {
     void *user;
     uint32_t retry_after_s; /* Retry-After; 0: no such header */
     const char *cache_control; /* static; NULL: "no-store" */
+    const char *csp; /* static; Content-Security-Policy; NULL: no such header */
 };
 
 typedef void (*kni_http_fn)(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);

@@ -6,7 +6,7 @@
  *                                                              |
  *                                                              `--> metrics, and a snapshot for /metrics, /stats, /health
  *
- * When nothing can be done it sleeps on the inbox's eventfd. What comes in during a step waits for that step only.
+ * When nothing can be done it sleeps on an eventfd of its own. What comes in during a step waits for that step only.
  * Owner thread: the one in kni_loop_run. Functions marked "any thread" talk to it through the inbox.
  */
 #ifndef KNI_SERVER_LOOP_H
@@ -21,8 +21,9 @@ struct kni_loop_opts {
     struct kn_engine *engine;     /* borrowed, as are model and metrics */
     struct kn_model *model;
     struct kni_metrics *metrics;
-    uint32_t max_queue;           /* calls that wait; see kni_loop_submit */
+    uint32_t max_queue;           /* choices that wait for a place in the engine's steps; see kni_loop_submit */
     uint32_t drain_timeout_ms;
+    uint32_t max_running;         /* the engine's; 0: its default, 32 */
 };
 
 enum kn_status kni_loop_open(struct kni_loop **out, const struct kni_loop_opts *opts, struct kn_err *err);
@@ -33,8 +34,8 @@ enum kn_status kni_loop_run(struct kni_loop *loop);
 /* Any thread, async-signal-safe. The second call cancels what is under way. */
 void kni_loop_stop(struct kni_loop *loop);
 
-/* Any thread. Takes a reference of its own. KN_E_FULL: max_queue calls wait already; KN_E_STATE: draining. What the engine
- * objects to comes later, as state REFUSED. */
+/* Any thread. Takes a reference of its own. KN_E_FULL: max_queue choices wait already beyond the max_running that may run (counted
+ * in refused_queue); KN_E_STATE: draining. What the engine objects to comes later, as state REFUSED. */
 enum kn_status kni_loop_submit(struct kni_loop *loop, struct kni_call *call);
 /* Any thread. Ends one choice as stopped: for stop strings. */
 void kni_loop_finish(struct kni_loop *loop, struct kni_call *call, uint32_t choice);
@@ -60,7 +61,7 @@ struct kni_snapshot {
     uint8_t cells[KNI_SNAPSHOT_MAX_CELLS][5];
 };
 
-/* Any thread. Copies the last snapshot. */
+/* Any thread. Copies the last snapshot. When it is old because the loop sleeps, waits a moment for a new one. */
 void kni_loop_get_snapshot(struct kni_loop *loop, struct kni_snapshot *out);
 
 #endif

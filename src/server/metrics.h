@@ -37,7 +37,8 @@ struct kni_metrics {
     _Atomic uint64_t slow_clients; /* connections cut by a timeout */
     _Atomic uint64_t disconnects;  /* clients that left before their answer's end */
     _Atomic uint32_t n_connections; /* now */
-    uint64_t begin_ns;
+    uint64_t begin_ns;      /* monotonic, at init */
+    uint64_t begin_wall_ns; /* the same moment since 1970 */
 };
 
 void kni_metrics_init(struct kni_metrics *metrics);
@@ -49,6 +50,27 @@ void kni_metrics_render(const struct kni_metrics *metrics, const struct kni_snap
 /* The dashboard's JSON object. */
 void kni_metrics_render_json(const struct kni_metrics *metrics, const struct kni_snapshot *snapshot, const char *model, struct kni_buf *out);
 /* {"status": "ok" | "degraded" | "draining", ...} and why. True: ready for requests (degraded is ready, draining is not). */
-bool kni_metrics_render_health(const struct kni_metrics *metrics, const struct kni_snapshot *snapshot, struct kni_buf *out);
+bool kni_metrics_render_health(const struct kni_metrics *metrics, const struct kni_snapshot *snapshot, const char *model, struct kni_buf *out);
+
+/* ---- between metrics.c, metrics_render.c and metrics_json.c */
+
+/* Degraded: not everything that was configured works. Still serves. */
+enum kni_degraded {
+    KNI_DEGRADED_STORE_CLOSED = 1 << 0, /* could not be opened yet */
+    KNI_DEGRADED_STORE_READ = 1 << 1,   /* left alone after repeated errors */
+    KNI_DEGRADED_STORE_WRITE = 1 << 2,
+    KNI_DEGRADED_STALLED = 1 << 3       /* there is work, and the engine's thread has not been heard of for KNI_STALL_NS */
+};
+#define KNI_STALL_NS 30000000000u
+/* A set of enum kni_degraded; 0: all is well. */
+unsigned kni_metrics_degraded(const struct kni_snapshot *snapshot, uint64_t now_ns);
+/* Seconds without rounding and in no locale: "1.25". */
+void kni_metrics_seconds(struct kni_buf *out, uint64_t ns);
+/* Memory of the process that is in RAM; 0: unknown. */
+uint64_t kni_metrics_resident_bytes(void);
+/* "chat", "completions", ... */
+const char *kni_metrics_route_name(enum kni_route route);
+/* "reference", "AVX2", "AVX-512" of an enum kn_cpu_level. */
+const char *kni_metrics_cpu_name(int level);
 
 #endif

@@ -203,7 +203,7 @@ static enum kn_status fault_put(struct kn_store *store, const char *key, const s
 static enum kn_status fault_drop(struct kn_store *store, const char *key, const struct kni_store_entry *only, struct kn_err *err)
 {
     struct orders o;
-    enum kn_status s = enter(self(store), CALL_OTHER, &o, err);
+    enum kn_status s = enter(self(store), CALL_PUT, &o, err); /* a write, as a put is */
     struct kn_store *inner = self(store)->inner;
     return s ? s : inner->ops->drop(inner, key, only, err);
 }

@@ -71,6 +71,12 @@ bool kni_store_is_open(struct kn_store *store)
     return !store->ops->is_open || store->ops->is_open(store);
 }
 
+void kni_store_retry(struct kn_store *store)
+{
+    if (store->ops->retry)
+        store->ops->retry(store);
+}
+
 enum kn_status kni_store_lookup(struct kn_store *store, const struct kni_store_key *keys, uint32_t n_keys, uint32_t *n_found, struct kn_err *err)
 {
     *n_found = 0;

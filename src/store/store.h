@@ -75,6 +75,7 @@ struct kni_store_ops {
     void (*close)(struct kn_store *store);
     void (*interrupt)(struct kn_store *store); /* as kni_store_interrupt; NULL: calls cannot be interrupted */
     bool (*is_open)(struct kn_store *store);   /* as kni_store_is_open; NULL: always */
+    void (*retry)(struct kn_store *store);     /* as kni_store_retry; NULL: nothing to do */
     enum kn_status (*lookup)(struct kn_store *store, const struct kni_store_key *keys, uint32_t n_keys, uint32_t *n_found, struct kn_err *err);
     enum kn_status (*get)(struct kn_store *store, const char *key, struct kni_store_entry *entry, struct kni_store_buf *buf, struct kn_err *err);
     enum kn_status (*put)(struct kn_store *store, const char *key, const struct kni_store_entry *entry, const void *data, struct kn_err *err);
@@ -100,6 +101,13 @@ extern const struct kni_store_ops kni_store_lmdb_ops, kni_store_fault_ops;
 void kni_store_interrupt(struct kn_store *store);
 /* False for a store that is tried again and could not be opened yet. Any thread; never waits for the store. */
 bool kni_store_is_open(struct kn_store *store);
+/* Tries to open a store that is not open, and opens one anew that fails for good; otherwise, and within a second of the last
+ * try, nothing. Any thread, though one that may wait for the store. Calls of other threads fail meanwhile and do not wait. */
+void kni_store_retry(struct kn_store *store);
+/* Opens a stand-in for the store at opts->url, which opens at once when the store does and at a kni_store_retry otherwise; calls fail
+ * with KN_E_IO until then. Errors that no waiting mends stay errors: KN_E_ARG, KN_E_UNSUPPORTED, KN_E_NOMEM, and KN_E_MISMATCH (the
+ * folder is somebody else's, or of another version). */
+enum kn_status kni_store_open_lazy(struct kn_store **out, const struct kn_store_opts *opts, struct kn_err *err);
 
 /* How many of the n_keys, from the first on without a gap, are listed, complete and not expired. */
 enum kn_status kni_store_lookup(struct kn_store *store, const struct kni_store_key *keys, uint32_t n_keys, uint32_t *n_found, struct kn_err *err);

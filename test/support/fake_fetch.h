@@ -35,6 +35,7 @@ struct kn_fake_publish {
 struct kn_fake_opts {
     uint32_t lookup_ticks, chunk_ticks, publish_ticks;
     uint32_t chunks_at_most;       /* a fetch ends after so many; 0: no limit */
+    uint32_t end_refusals;         /* so often a worker has not let go of a running fetch that is to end, and writes rubbish */
     enum kn_status begin_status, start_status, submit_status, publish_status;
 };
 
@@ -45,7 +46,7 @@ struct kni_fetcher {
     struct kn_fake_entry entries[KN_FAKE_ENTRIES];
     uint32_t n_entries;
     struct kn_fake_publish *queue;
-    uint32_t n_jobs, n_begun, n_waits;
+    uint32_t n_jobs, n_begun, n_waits, n_extends, n_withdrawn;
     struct kni_publish_stats stats;
 };
 
@@ -54,7 +55,8 @@ struct kni_fetch {
     const struct kn_fake_entry *entry;
     struct kni_kv_view view;
     uint32_t *ids;
-    uint32_t first, n_limit, n_chunks;
+    uint32_t first, n_limit, n_chunks, n_refusals;
+    bool more;
     uint32_t ticks;
     struct kni_fetch_progress p;
 };
@@ -141,19 +143,45 @@ enum kn_status kni_fetch_begin(struct kni_fetch **out, struct kni_fetcher *f, co
     return KN_OK;
 }
 
-enum kn_status kni_fetch_start(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t n_tokens)
+enum kn_status kni_fetch_extend(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t n_tokens, bool more)
 {
-    assert(job->p.state == KNI_FETCH_STATE_READY && n_tokens <= job->p.n_wanted && view->n_blocks * KNI_BLOCK_TOKENS >= n_tokens);
+    if (job->p.state == KNI_FETCH_STATE_DONE)
+        return KN_E_STATE;
+    assert(job->p.state != KNI_FETCH_STATE_LOOKUP && n_tokens <= job->p.n_wanted && view->n_blocks * KNI_BLOCK_TOKENS >= n_tokens);
     if (job->fetcher->opts.start_status)
         return job->fetcher->opts.start_status;
-    job->view = *view;
-    job->ids = malloc(view->n_blocks * sizeof *job->ids);
+    job->fetcher->n_extends++;
+    if (job->p.state == KNI_FETCH_STATE_READY) {
+        job->more = true;
+        job->n_limit = job->first;
+        job->ticks = job->fetcher->opts.chunk_ticks;
+        job->p.state = KNI_FETCH_STATE_RUNNING;
+    }
+    assert(n_tokens >= job->n_limit && (job->more || n_tokens == job->n_limit) && n_tokens % job->fetcher->chunk_tokens == 0);
+    job->ids = realloc(job->ids, view->n_blocks * sizeof *job->ids);
+    assert(!job->n_limit || memcmp(job->ids, view->block_ids, job->n_limit / KNI_BLOCK_TOKENS * sizeof *job->ids) == 0 || job->n_limit == job->first);
     memcpy(job->ids, view->block_ids, view->n_blocks * sizeof *job->ids);
+    job->view = *view;
     job->view.block_ids = job->ids;
     job->n_limit = n_tokens;
-    job->ticks = job->fetcher->opts.chunk_ticks;
-    job->p.state = KNI_FETCH_STATE_RUNNING;
+    job->more = job->more && more && n_tokens < job->p.n_wanted;
     return KN_OK;
+}
+
+enum kn_status kni_fetch_start(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t n_tokens)
+{
+    return kni_fetch_extend(job, view, n_tokens, false);
+}
+
+/* What a refused or interrupted chunk leaves behind. */
+static void kn_fake_rubbish(struct kni_fetch *job)
+{
+    uint32_t n_values = kn_fake_token_values(&job->fetcher->kv);
+    uint16_t *rubbish = malloc(n_values * 2);
+    memset(rubbish, 0xee, n_values * 2);
+    for (uint32_t p = job->p.n_restored; p < job->n_limit; p++)
+        kn_fake_rows(&job->view, p, rubbish, 1);
+    free(rubbish);
 }
 
 void kni_fetch_poll(struct kni_fetch *job, struct kni_fetch_progress *out)
@@ -165,14 +193,13 @@ void kni_fetch_poll(struct kni_fetch *job, struct kni_fetch_progress *out)
     } else if (job->p.state == KNI_FETCH_STATE_LOOKUP) {
         job->p.state = job->p.n_wanted > job->first ? KNI_FETCH_STATE_READY : KNI_FETCH_STATE_DONE;
     } else if (job->p.state == KNI_FETCH_STATE_RUNNING) {
-        if (job->p.n_restored + f->chunk_tokens > job->n_limit || (f->opts.chunks_at_most && job->n_chunks == f->opts.chunks_at_most)) {
+        bool refused = f->opts.chunks_at_most && job->n_chunks == f->opts.chunks_at_most;
+        if (!refused && job->more && job->p.n_restored == job->n_limit) {
+            /* waits for blocks */
+        } else if (refused || job->p.n_restored + f->chunk_tokens > job->n_limit) {
             job->p.state = KNI_FETCH_STATE_DONE;
-            if (job->p.n_restored < job->n_limit) { /* a refused chunk leaves rubbish behind */
-                uint16_t *rubbish = malloc(n_values * 2);
-                memset(rubbish, 0xee, n_values * 2);
-                for (uint32_t p = job->p.n_restored; p < job->n_limit; p++)
-                    kn_fake_rows(&job->view, p, rubbish, 1);
-                free(rubbish);
+            if (job->p.n_restored < job->n_limit || refused) {
+                kn_fake_rubbish(job);
                 job->p.n_misses++;
             }
         } else {
@@ -195,6 +222,17 @@ void kni_fetch_end(struct kni_fetch **fetch)
     free(job->ids);
     free(job);
     *fetch = NULL;
+}
+
+bool kni_fetch_try_end(struct kni_fetch **fetch)
+{
+    struct kni_fetch *job = *fetch;
+    if (job->p.state == KNI_FETCH_STATE_RUNNING && job->n_refusals++ < job->fetcher->opts.end_refusals) {
+        kn_fake_rubbish(job);
+        return false;
+    }
+    kni_fetch_end(fetch);
+    return true;
 }
 
 void kni_fetcher_wait(struct kni_fetcher *f, uint32_t timeout_ms)
@@ -265,6 +303,24 @@ bool kni_publish_poll(struct kni_fetcher *f, void **cookie, enum kn_status *stat
     }
     free(q->ids);
     free(q);
+    return true;
+}
+
+bool kni_publish_withdraw(struct kni_fetcher *f, void **cookie)
+{
+    struct kn_fake_publish *q, **link = &f->queue;
+    if (!f->queue || !f->queue->next) /* the first is under way */
+        return false;
+    while ((*link)->next)
+        link = &(*link)->next;
+    q = *link;
+    *link = NULL;
+    *cookie = q->cookie;
+    kn_fake_entry_free(&q->entry);
+    free(q->ids);
+    free(q);
+    f->stats.n_queued--;
+    f->n_withdrawn++;
     return true;
 }
 

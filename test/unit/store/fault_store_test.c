@@ -100,8 +100,8 @@ static void failures_by_call(void **state)
         {"fail\n", true, true, true, true},
         {"fail-lookup", true, false, false, false},
         {"fail-get\n", false, true, false, false},
-        {"fail-put\r\n", false, false, true, false},
-        {"  fail-put\nfail-lookup\n", true, false, true, false},
+        {"fail-put\r\n", false, false, true, true},
+        {"  fail-put\nfail-lookup\n", true, false, true, true},
     };
     struct kn_store *store = open_fault();
     struct kni_store_buf buf = {0};

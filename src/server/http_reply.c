@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Answers on their way out.
+ *
+ *     reply {body}                -> a copy in pieces, or at once when small -> Content-Length
+ *     reply {read, close, user}   -> read, called whenever the last piece has left -> chunked (HTTP/1.0: until the end)
+ *
+ * Everything that a reply owns moves into a struct sent, whose release libmicrohttpd calls exactly once: when the answer is over, when
+ * the client has gone, when the server closes, or when the answer could not be queued. Large bodies go out by pieces so that the
+ * guard sees progress; each pulled piece leaves at once, since libmicrohttpd pushes chunks with TCP_NODELAY.
+ *
+ * Any web page may ask (Access-Control-Allow-Origin: *), as with the servers that clients know: who asks is told by a key in a
+ * header, never by a cookie, so a page can do nothing in its visitor's name.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/alloc.h"
+#include "server/http_state.h"
+
+#define PIECE_BYTES 65536u
+
+struct sent {
+    struct kni_http_reply reply;
+    struct kni_guard_conn *guard; /* outlives the answer: connections are freed after their thread has ended */
+};
+
+void kni_http_reply_drop(struct kni_http_reply *reply)
+{
+    kni_free(reply->body);
+    if (reply->close)
+        reply->close(reply->user);
+    memset(reply, 0, sizeof *reply);
+}
+
+static void on_released(void *user)
+{
+    struct sent *sent = user;
+    kni_http_reply_drop(&sent->reply);
+    kni_free(sent);
+}
+
+static ssize_t on_pull(void *user, uint64_t at, char *bytes, size_t room)
+{
+    struct sent *sent = user;
+    ssize_t n;
+    if (!sent->reply.read) {
+        n = (ssize_t)(room < sent->reply.n_body - at ? room : sent->reply.n_body - at);
+        memcpy(bytes, sent->reply.body + at, (size_t)n);
+    } else {
+        kni_guard_enter(sent->guard, KNI_GUARD_PHASE_HANDLER);
+        n = sent->reply.read(sent->reply.user, bytes, room);
+        if (n == -1)
+            n = MHD_CONTENT_READER_END_OF_STREAM;
+        else if (n <= 0)
+            n = MHD_CONTENT_READER_END_WITH_ERROR;
+    }
+    kni_guard_enter(sent->guard, KNI_GUARD_PHASE_SEND);
+    return n;
+}
+
+static void add_headers(struct MHD_Response *response, const struct kni_http_answer *answer)
+{
+    const struct kni_http_reply *reply = &answer->reply;
+    const char *type = reply->content_type ? reply->content_type : "application/json";
+    if (reply->status != MHD_HTTP_NO_CONTENT)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    MHD_add_response_header(response, MHD_HTTP_HEADER_SERVER, "kinema");
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, reply->cache_control ? reply->cache_control : "no-store");
+    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_ORIGIN, "*");
+    if (!strncmp(type, "text/event-stream", 17))
+        MHD_add_response_header(response, "X-Accel-Buffering", "no"); /* proxies: pass each event on at once */
+    if (reply->csp)
+        MHD_add_response_header(response, "Content-Security-Policy", reply->csp);
+    if (reply->retry_after_s) {
+        char text[16];
+        snprintf(text, sizeof text, "%u", (unsigned)reply->retry_after_s);
+        MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, text);
+    }
+    if (answer->allow[0])
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, answer->allow);
+    if (answer->preflight) {
+        MHD_add_response_header(response, "Access-Control-Allow-Methods", answer->allow);
+        MHD_add_response_header(response, "Access-Control-Allow-Headers", "*, Authorization");
+        MHD_add_response_header(response, "Access-Control-Max-Age", "86400");
+    }
+    if (answer->challenge)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    if (answer->last)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+}
+
+static void count(struct kni_http_conn *conn, enum kni_route route, unsigned status)
+{
+    unsigned hundreds = status / 100;
+    if (hundreds < 6)
+        atomic_fetch_add_explicit(&conn->http->metrics->responses[route][hundreds], 1, memory_order_relaxed); /* a counter alone */
+}
+
+enum MHD_Result kni_http_answer_queue(struct kni_http_conn *conn, struct MHD_Connection *connection, enum kni_route route, struct kni_http_answer *answer)
+{
+    enum MHD_Result result = MHD_NO;
+    struct MHD_Response *response = NULL;
+    struct kni_http_reply *reply = &answer->reply;
+    struct sent *sent = kni_alloc(KNI_ALLOC_TAG_REQUEST, sizeof *sent, 0);
+    if (!reply->status)
+        reply->status = MHD_HTTP_OK;
+    if (atomic_load_explicit(&conn->http->quiesced, memory_order_relaxed))
+        answer->last = true;
+    if (!sent) {
+        kni_http_reply_drop(reply);
+        return MHD_NO;
+    }
+    *sent = (struct sent){*reply, &conn->guard};
+    if (reply->read)
+        response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, PIECE_BYTES, on_pull, sent, on_released);
+    else if (reply->n_body > PIECE_BYTES)
+        response = MHD_create_response_from_callback(reply->n_body, PIECE_BYTES, on_pull, sent, on_released);
+    else
+        response = MHD_create_response_from_buffer_with_free_callback_cls(reply->n_body, reply->body, on_released, sent);
+    if (!response) {
+        on_released(sent);
+        return MHD_NO;
+    }
+    add_headers(response, answer);
+    kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_SEND); /* before queueing, which may begin to pull */
+    result = MHD_queue_response(connection, reply->status, response);
+    if (result == MHD_YES)
+        count(conn, route, reply->status);
+    MHD_destroy_response(response); /* our reference; when queueing has failed the last one */
+    return result;
+}
+
+void kni_http_answer_raw(struct kni_http_conn *conn, enum kni_route route, struct kni_http_answer *answer)
+{
+    const struct kni_http_reply *reply = &answer->reply;
+    char head[512], retry[40] = "";
+    if (reply->retry_after_s)
+        snprintf(retry, sizeof retry, "Retry-After: %u\r\n", (unsigned)reply->retry_after_s);
+    int n = snprintf(head, sizeof head, "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n%s"
+                     "Server: kinema\r\nCache-Control: no-store\r\nAccess-Control-Allow-Origin: *\r\nConnection: close\r\n\r\n", reply->status,
+                     MHD_get_reason_phrase_for(reply->status), reply->n_body, retry);
+    conn->early = true;
+    kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_SEND);
+    /* Nothing of ours is under way on a connection whose request is being read, so this small answer fits whole. */
+    if (send(conn->guard.fd, head, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT | MSG_MORE) == n && reply->n_body) {
+        ssize_t rest = send(conn->guard.fd, reply->body, reply->n_body, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)rest; /* the connection is closed in any case */
+    }
+    count(conn, route, reply->status);
+    kni_http_reply_drop(&answer->reply);
+}
+
+/* ---- errors */
+
+/* The length of the valid UTF-8 character at p, 0: none. Strict: no overlong forms, no surrogates, nothing above U+10FFFF. */
+static size_t utf8_char(const unsigned char *p, size_t n)
+{
+    static const unsigned char least[5] = {0, 0, 0x80, 0xa0, 0x90}; /* of the second byte where the first is the lowest of its length */
+    size_t k = p[0] < 0x80 ? 1 : p[0] >= 0xc2 && p[0] <= 0xdf ? 2 : (p[0] & 0xf0) == 0xe0 ? 3 : p[0] >= 0xf0 && p[0] <= 0xf4 ? 4 : 0;
+    if (!k || k > n)
+        return 0;
+    for (size_t i = 1; i < k; i++)
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+    if (((p[0] == 0xe0 || p[0] == 0xf0) && p[1] < least[k]) || (p[0] == 0xed && p[1] > 0x9f) || (p[0] == 0xf4 && p[1] > 0x8f))
+        return 0;
+    return k;
+}
+
+/* text as a JSON string with its quotes at out, which has room for 6 bytes for each of text's and 3 more; NULL as null (room 5). */
+static char *put_json(char *out, const char *text)
+{
+    if (!text)
+        return (char *)memcpy(out, "null", 4) + 4;
+    *out++ = '"';
+    for (size_t n = strlen(text), k; n; text += k, n -= k) {
+        unsigned char c = (unsigned char)text[0];
+        k = utf8_char((const unsigned char *)text, n);
+        if (c == '"' || c == '\\') {
+            *out++ = '\\';
+            *out++ = (char)c;
+        } else if (c == '\n') {
+            *out++ = '\\';
+            *out++ = 'n';
+        } else if (c < 0x20 || c == 0x7f) {
+            out += snprintf(out, 7, "\\u%04x", c); /* its NUL lies where the next byte goes */
+        } else if (k) {
+            memcpy(out, text, k);
+            out += k;
+        } else {
+            memcpy(out, "\xef\xbf\xbd", 3);
+            out += 3;
+            k = 1;
+        }
+    }
+    *out++ = '"';
+    return out;
+}
+
+static const char *type_of(unsigned status)
+{
+    return status == 401 ? "authentication_error" : status == 403 ? "permission_error" : status == 429 ? "rate_limit_error" :
+           status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+void kni_http_error(struct kni_http_reply *reply, unsigned status, const char *param, const char *code, const char *format, ...)
+{
+    char message[1024];
+    va_list ap;
+    va_start(ap, format);
+    if (vsnprintf(message, sizeof message, format, ap) < 0)
+        message[0] = 0;
+    va_end(ap);
+    const char *type = type_of(status), *parts[4] = {message, type, param, code};
+    static const char *const names[4] = {"{\"error\": {\"message\": ", ", \"type\": ", ", \"param\": ", ", \"code\": "};
+    size_t room = 128;
+    for (int i = 0; i < 4; i++)
+        room += parts[i] ? 6 * strlen(parts[i]) : 0;
+    memset(reply, 0, sizeof *reply);
+    reply->status = status;
+    char *out = reply->body = kni_alloc(KNI_ALLOC_TAG_REQUEST, room, 0);
+    if (!out)
+        return; /* the status alone */
+    for (int i = 0; i < 4; i++) {
+        size_t n = strlen(names[i]);
+        memcpy(out, names[i], n);
+        out = put_json(out + n, parts[i]);
+    }
+    memcpy(out, "}}\n", 4);
+    reply->n_body = (size_t)(out + 3 - reply->body);
+}

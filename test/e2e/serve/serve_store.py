@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store that is down, dies, hangs or returns garbage: the server serves on with the same answers, says so, and recovers by itself.
+Arguments: MODEL (the tiny one). The store misbehaves on command: doc/store-faults.md."""
+import os
+import sys
+import time
+
+from serve_bed import PATIENCE, WORK, Server, run, wait_for, words
+
+FAST = ("--fetch-deadline", "1500ms", "--chunk-tokens", "64", "--preset", "exact")
+plain = {}
+fresh = iter(range(100, 100000))
+
+
+class Bed(Server):
+    def __init__(self, name, *orders):
+        self.control = os.path.join(WORK, name + ".orders")
+        self.order(*orders)
+        super().__init__("--store", f"fault:{self.control}:lmdb:{WORK}/{name}", *FAST)
+
+    def order(self, *orders):
+        with open(self.control + ".new", "w") as f:
+            f.write("".join(o + "\n" for o in orders))
+        os.rename(self.control + ".new", self.control)
+
+    def same(self, seed):
+        """The answer that a server without a store gives; returns the tokens that came from a cache."""
+        text, cached, _ = self.complete(words(100, seed), 12)
+        assert text == plain[seed], f"another answer with seed {seed}: {text!r} and {plain[seed]!r}"
+        return cached
+
+    def serve_until(self, what, condition):
+        """Asks new things until the condition holds: recovery may need traffic to be noticed."""
+        def step():
+            self.complete(words(100, next(fresh)), 1)
+            return condition()
+        return wait_for(what, step, pause=0.2)
+
+    def healthy(self):
+        self.serve_until("the store is used again", lambda: self.health() == "ok")
+
+
+def check_plain():
+    with Server() as server:
+        for seed in range(1, 9):
+            plain[seed] = server.complete(words(100, seed), 12)[0]
+    assert len(set(plain.values())) > 4, "answers that are all the same prove nothing"
+
+
+def check_down_at_start():
+    with Bed("down", "refuse-open") as s:
+        assert s.same(1) == 0
+        assert s.health() == "degraded" and s.get("/health").status == 200, s.get("/health")
+        assert s.metrics()["kinema_store_open"] == 0 and s.metrics()["kinema_store_configured"] == 1
+        s.order()
+        s.healthy()
+        assert s.metrics()["kinema_store_open"] == 1
+        s.serve_until("chunks are published", lambda: s.metrics()["kinema_published_chunks_total"] > 0)
+        s.wait_idle()
+
+
+def publish(name, seeds):
+    with Bed(name) as s:
+        for seed in seeds:
+            s.same(seed)
+        s.wait_idle()
+        assert s.metrics()["kinema_published_chunks_total"] >= len(seeds), "nothing was published"
+
+
+def check_fetch():
+    publish("fetch", [1, 2])
+    with Bed("fetch") as s:
+        assert s.same(1) >= 64 and s.same(2) >= 64, "nothing was fetched"
+        m = s.metrics()
+        assert m["kinema_fetches_total"] >= 2 and m["kinema_fetch_bytes_total"] > 0 and m["kinema_fetch_seconds_total"] > 0, m
+
+
+def check_dies():
+    publish("dies", [1, 2, 3])
+    with Bed("dies") as s:
+        assert s.same(1) >= 64
+        s.order("fail")
+        s.serve_until("degraded", lambda: s.health() == "degraded")
+        assert s.same(2) == 0
+        m = s.metrics()
+        assert m["kinema_store_errors_total{direction=read}"] > 0, m
+        assert m["kinema_store_up{direction=read}"] == 0 or m["kinema_store_up{direction=write}"] == 0, m
+        s.order()
+        s.healthy()
+        assert s.same(3) >= 64, "nothing is fetched after the recovery"
+        s.wait_idle()
+
+
+def check_hangs():
+    publish("hangs", [1, 2, 3])
+    with Bed("hangs") as s:
+        s.order("hang")
+        assert s.same(1) == 0
+        for _ in range(4):
+            s.complete(words(100, next(fresh)), 1)
+        begin = time.monotonic()
+        assert s.same(2) == 0
+        assert time.monotonic() - begin < PATIENCE / 2, "requests still wait for a store that hangs"
+        s.serve_until("degraded", lambda: s.health() == "degraded")
+        s.order()
+        s.healthy()
+        assert s.same(3) >= 64, "nothing is fetched after the recovery"
+        s.wait_idle()
+
+
+def check_hangs_at_the_end():
+    """A server whose store hangs can still be ended."""
+    with Bed("end") as s:
+        s.order("hang")
+        s.same(1)
+
+
+def check_garbage():
+    publish("garbage", [1, 2])
+    for order in ("garbage", "short", "garbage-entry"):
+        with Bed("garbage", order) as s:
+            assert s.same(1) == 0, f"{order}: something was taken from a damaged chunk"
+            m = s.metrics()
+            assert m["kinema_fetch_missed_chunks_total"] + m["kinema_store_errors_total{direction=read}"] > 0, (order, m)
+            s.order()
+            s.healthy()
+            s.wait_idle()
+    with Bed("garbage") as s:
+        assert s.same(2) >= 64, "the good chunk is not fetched any more"
+
+
+def check_slow():
+    """A slow fetch is cut at its deadline; others are not kept waiting by it."""
+    publish("slow", [1, 2])
+    with Bed("slow", "delay-get-ms 30000") as s:
+        assert s.same(1) == 0
+        m = s.metrics()
+        assert m["kinema_fetches_cut_total"] >= 1, m
+        s.order()
+        s.healthy()
+
+
+def check_bad_url():
+    """What can never work is refused at the start."""
+    for url in ("nosuch:thing", "lmdb:"):
+        try:
+            server = Server("--store", url)
+        except AssertionError as e:
+            assert "store" in str(e), e
+            continue
+        server.kill()
+        raise AssertionError(f"{url} was taken")
+
+
+run(globals())

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes the tiny model of tiny_model.h as a file, for scripts: tiny_gguf FILE [N_CTX]. Exit status 0: written. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "support/tiny_model.h"
+
+int main(int argc, char **argv)
+{
+    struct kn_tiny_opts o = {.type = KNI_DTYPE_Q4_1, .n_ctx = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 2048};
+    if (argc < 2 || argc > 3 || !o.n_ctx) {
+        fprintf(stderr, "usage: tiny_gguf FILE [N_CTX]\n");
+        return 2;
+    }
+    if (kn_tiny_model_write(argv[1], &o)) {
+        fprintf(stderr, "tiny_gguf: cannot write %s\n", argv[1]);
+        return 1;
+    }
+    return 0;
+}
