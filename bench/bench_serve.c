@@ -122,7 +122,7 @@ bool kn_serve_start_ours(const struct kn_serve_args *args, struct kn_serve_child
         list[n++] = more[i];
     for (size_t i = 0; i < args->n_extra && n < KN_SERVE_MAX_ARGS; i++)
         list[n++] = args->extra[i];
-    struct kn_serve_child_opts opts = {.kind = KN_SERVE_KIND_OURS, .program = args->ours, .args = list, .n_args = n, .ready_ms = KN_SERVE_READY_MS};
+    struct kn_serve_child_opts opts = {.program = args->ours, .args = list, .n_args = n, .ready_ms = KN_SERVE_READY_MS};
     return kn_serve_child_start(child, &opts);
 }
 
@@ -147,7 +147,7 @@ static bool start_peer(struct bench *b, struct kn_serve_child *child)
     size_t at = 0;
     for (size_t i = 2; i < n && at < sizeof b->peer_settings; i++)
         at += (size_t)snprintf(b->peer_settings + at, sizeof b->peer_settings - at, "%s%s", i > 2 ? " " : "", list[i]);
-    struct kn_serve_child_opts opts = {.kind = KN_SERVE_KIND_LLAMA, .program = a->llama, .args = list, .n_args = n, .ready_ms = KN_SERVE_READY_MS};
+    struct kn_serve_child_opts opts = {.program = a->llama, .args = list, .n_args = n, .ready_ms = KN_SERVE_READY_MS};
     return kn_serve_child_start(child, &opts);
 }
 
