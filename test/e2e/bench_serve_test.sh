@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # kinema bench serve: its options, a run against a fake server whose answers are known, and a fake rival. Times are not judged.
 . "$(dirname "${BASH_SOURCE[0]}")/e2e.sh"
+export TMPDIR=$work
 
 # ---- options that are wrong or do not go together
 expect 0 "--scenario NAME" "$bin" bench serve --help
@@ -18,7 +19,7 @@ expect 2 "options for our server follow --" "$bin" bench serve extra
 expect 2 "needs a value" "$bin" bench serve --rate
 expect 2 "there is no option" "$bin" bench serve --fast
 expect 1 "make bench-peers" "$bin" bench serve -m "$model" --peer llama.cpp
-expect 1 "ended before it served" "$bin" bench serve -m "$model" --peer llama.cpp --peer-server /bin/false --requests 1 --max-tokens 1 --prompt-tokens 4 -- --no-such-option
+expect 1 "ended before it served" "$bin" bench serve -m "$model" --requests 1 -- --no-such-option
 
 # ---- a server with known answers
 cat >"$work/fake.py" <<'END'
@@ -61,14 +62,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 log = sys.argv[1]
 port = int(sys.argv[sys.argv.index("--port") + 1]) if "--port" in sys.argv else 0
 server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
-print(server.server_port, flush=True)
+print(f"listening on http://127.0.0.1:{server.server_port}", flush=True)
 server.serve_forever()
 END
 python3 "$work/fake.py" "$work/asked" >"$work/port" &
 fake=$!
 trap 'kill $fake 2>/dev/null || true; wait $fake 2>/dev/null || true; rm -rf "$work"' EXIT
-for _ in $(seq 100); do [ -s "$work/port" ] && break; sleep 0.05; done
-url=http://127.0.0.1:$(cat "$work/port")
+for _ in $(seq 200); do grep -q listening "$work/port" && break; sleep 0.05; done
+url=$(sed 's/listening on //' "$work/port")
 asked() { python3 -c 'import json,sys; o=[json.loads(l) for l in open(sys.argv[1])][1:]; print(json.dumps(eval(sys.argv[2])))' "$work/asked" "$1"; } # without the warm-up
 
 # open loop, a range of lengths
@@ -107,5 +108,31 @@ expect 0 "" "$bin" bench serve --url "$url" --mix turns --turns 3 --prompt-token
 
 # failures are counted and told, and a refused warm-up ends it
 expect 0 "first failure of server: HTTP 503: the queue is full" "$bin" bench serve --url "$url" --rate 100 --requests 5 --max-tokens 13
-expect 1 "the server refuses a short request: HTTP 404: there is no /nothing/v1/chat/completions" "$bin" bench serve --url "http://127.0.0.1:$(cat "$work/port")/nothing" --requests 1
+expect 1 "the server refuses a short request: HTTP 404: there is no /nothing/v1/chat/completions" "$bin" bench serve --url "$url/nothing" --requests 1
+# ---- our own server beside a fake rival, in both orders; the rival's figures are the better of two settings
+cat >"$work/rival" <<END
+#!/bin/sh
+echo "\$*" >>"$work/rival.args"
+exec python3 "$work/fake.py" "$work/rival.asked" "\$@"
+END
+chmod +x "$work/rival"
+expect 0 "" "$bin" bench serve -m "$model" -t 1 -c 512 --peer llama.cpp --peer-server "$work/rival" --peer-parallel 1,3 --peer-args "-b 64 --flag" --repeat 2 \
+  --rate 20 --requests 4 --prompt-tokens 10 --max-tokens 3 --json -- --max-running 4
+cp "$work/out" "$work/both"
+[ "$(json "$work/both" "list(o['servers'])")" = '["ours", "llama.cpp x1", "llama.cpp x3"]' ] || fail "servers"
+[ "$(json "$work/both" "all(s['completed'] == 8 and s['failed'] == 0 and s['tokens_out'] == 24 and len(s['tokens_out_s_runs']) == 2 and s['ttft_ms']['p50'] > 0 for s in o['servers'].values())")" = true ] ||
+  fail "runs of both: $(json "$work/both" "o['servers']")"
+[ "$(json "$work/both" "o['servers']['ours']['tokens_prompt'] > 80 and o['servers']['ours']['server_peak_bytes'] > 1e7")" = true ] || fail "ours"
+[ "$(json "$work/both" "abs([t['is'] for t in o['targets'] if t['what'].startswith('median TTFT')][0] / (o['servers']['ours']['ttft_ms']['p50'] / min(o['servers'][s]['ttft_ms']['p50'] for s in ('llama.cpp x1', 'llama.cpp x3'))) - 1) < 1e-3")" = true ] || fail "ratios"
+[ "$(grep -c -- "-c 512 --parallel 1 --cache-prompt -t 1 -tb 1 -b 64 --flag --host 127.0.0.1 --port 0" "$work/rival.args")" = 2 ] || fail "the rival's options: $(cat "$work/rival.args")"
+[ "$(grep -c -- "-c 1536 --parallel 3" "$work/rival.args")" = 2 ] || fail "the rival's slots: $(cat "$work/rival.args")"
+grep -q '"cache_prompt": true' "$work/rival.asked" || fail "the rival's prompt cache"
+
+# ---- fetches beside requests that need none, small
+expect 0 "" "$bin" bench serve -m "$model" -t 1 -c 512 --scenario fetch --duration 3s --rate 1 --fetch-rate 1 --fetch-delay 300 --max-tokens 2 --prompt-tokens 16 --json
+cp "$work/out" "$work/fetch"
+[ "$(json "$work/fetch" "[sorted(o['plain']), sorted(o['fetching']), len({p['completed'] for p in o['plain'].values()})]")" = '[["inline", "none", "separate"], ["inline", "separate"], 1]' ] || fail "runs of fetch"
+[ "$(json "$work/fetch" "all(f['completed'] > 0 and f['failed'] == 0 and f['tokens_cached'] >= 200 * f['completed'] and f['ttft_ms']['p50'] >= 300 for f in o['fetching'].values())")" = true ] || fail "fetches: $(json "$work/fetch" "o['fetching']")"
+[ "$(json "$work/fetch" "[t['what'][:30] for t in o['targets'] if 'met' in t]")" = '["median TTFT, separate over non", "mean TTFT, separate over none"]' ] || fail "targets of fetch"
+ls "$work"/kinema-bench-* >/dev/null 2>&1 && fail "files were left behind"
 finish
