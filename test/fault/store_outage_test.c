@@ -38,8 +38,8 @@ static struct kn_engine *engine_open(const char *where, bool optional, uint32_t 
 {
     struct kn_engine *e = NULL;
     struct kn_err err = {0};
-    struct kn_engine_opts eo = {.size = sizeof eo, .n_threads = 1, .no_prefix_cache = true, .store_url = where, .store_optional = optional, .prefill_chunk = CHUNK,
-                                .chunk_tokens = CHUNK, .fetch_deadline_ms = deadline_ms}; /* chunks are equal, so that steps after a fetch have the same rows */
+    struct kn_engine_opts eo = {.size = sizeof eo, .n_threads = 1, .no_prefix_cache = true, .store_url = where, .store_optional = optional,
+                                .fetch_deadline_ms = deadline_ms, .prefill_chunk = CHUNK, .chunk_tokens = CHUNK}; /* equal: the same rows after a fetch */
     enum kn_status s = kn_engine_open(&e, model, &eo, &err);
     if (s != expected)
         fail_msg("%s instead of %s: %s", kn_status_name(s), kn_status_name(expected), err.text);

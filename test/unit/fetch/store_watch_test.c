@@ -8,7 +8,8 @@
 
 static int32_t prompt[N];
 
-static struct kni_fetcher *open_on(struct fake_store *s, uint32_t n_workers, uint32_t deadline_ms, uint32_t lookup_ms, uint32_t hang_ms, uint32_t close_wait_ms)
+static struct kni_fetcher *open_on(struct fake_store *s, uint32_t n_workers, uint32_t deadline_ms, uint32_t lookup_ms, uint32_t hang_ms,
+                                   uint32_t close_wait_ms)
 {
     struct kni_fetcher *f = NULL;
     struct kni_fetcher_opts o = test_opts(n_workers, deadline_ms);
