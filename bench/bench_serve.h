@@ -13,7 +13,7 @@
 #include "serve_peer.h"
 
 enum kn_serve_scenario { KN_SERVE_SCENARIO_NONE = 0, KN_SERVE_SCENARIO_THROUGHPUT = 1, KN_SERVE_SCENARIO_SHARED = 2, KN_SERVE_SCENARIO_FETCH = 3 };
-enum { KN_SERVE_N_SCENARIOS = 4, KN_SERVE_MAX_EXTRA = 32, KN_SERVE_MAX_REPEAT = 20, KN_SERVE_READY_MS = 300000, KN_SERVE_DRAIN_MS = 60000 };
+enum { KN_SERVE_N_SCENARIOS = 4, KN_SERVE_MAX_EXTRA = 32, KN_SERVE_MAX_REPEAT = 20, KN_SERVE_MAX_SETTINGS = 4, KN_SERVE_READY_MS = 300000, KN_SERVE_DRAIN_MS = 60000 };
 extern const char *const kn_serve_scenario_names[KN_SERVE_N_SCENARIOS];
 
 struct kn_serve_args {
@@ -24,7 +24,8 @@ struct kn_serve_args {
     struct kn_load_mix_opts mix;
     uint32_t n_clients;          /* 0: open loop */
     uint32_t n_threads, n_ctx;   /* 0: not said */
-    uint32_t peer_parallel, repeat, timeout_ms;
+    uint32_t peer_parallel[KN_SERVE_MAX_SETTINGS], n_peer_parallel; /* slots of the peer: one server each */
+    uint32_t repeat, timeout_ms;
     double slo_ttft_ms, slo_tpot_ms; /* 0: not demanded */
     float temperature;
     bool ignore_eos, json, help, quiet;

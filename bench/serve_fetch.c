@@ -160,8 +160,10 @@ static bool run_setting(struct fetch *f, int setting, uint32_t round)
     double seconds;
     snprintf(label, sizeof label, "%s, run %" PRIu32 " of %" PRIu32, setting_names[setting], round + 1, f->args->repeat);
     bool ok = start(f, &child, setting == INLINE) && run(f, work, child.url, label, 0, &seconds);
+    uint64_t peak = kn_serve_child_peak(&child);
     if (!end(&child, ok))
         return false;
+    f->plain[setting].peak_bytes = peak > f->plain[setting].peak_bytes ? peak : f->plain[setting].peak_bytes;
     kn_serve_total_add(&f->plain[setting], f->args, work, f->results, GROUP_PLAIN, seconds);
     kn_serve_total_add(&f->fetching[setting], f->args, work, f->results, GROUP_FETCH, seconds);
     return true;
