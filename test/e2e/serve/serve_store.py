@@ -134,7 +134,7 @@ def check_garbage():
 def check_slow():
     """A slow fetch is cut at its deadline; others are not kept waiting by it."""
     publish("slow", [1, 2])
-    with Bed("slow", "delay-get-ms 30000") as s:
+    with Bed("slow", "delay-get-ms 6000") as s:
         assert s.same(1) < BLOCK
         m = s.metrics()
         assert m["kinema_fetches_cut_total"] >= 1, m
