@@ -36,6 +36,7 @@ struct kni_sched_opts {
     uint32_t max_running;        /* jobs in a step, at least 1 */
     uint32_t fetch_pool_percent; /* most of the pool that jobs waiting for a fetch may reserve together; 0: all of it */
     uint32_t fetch_window_chunks; /* blocks are reserved for so many chunks ahead of what has arrived; 0: 4 */
+    uint32_t fetch_turn_ms;      /* a fetch that waits longer for its share of the pool is computed instead; 0: 5000 */
     bool fetch_inline;           /* a step waits for the fetches that it meets */
     uint32_t n_vocab;
     kni_sched_pick_fn pick;

@@ -93,11 +93,11 @@ static void add_headers(struct MHD_Response *response, const struct kni_http_ans
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
 }
 
-static void count(struct kni_http_conn *conn, enum kni_route route, unsigned status)
+void kni_http_count(struct kni_http *http, enum kni_route route, unsigned status)
 {
     unsigned hundreds = status / 100;
     if (hundreds < 6)
-        atomic_fetch_add_explicit(&conn->http->metrics->responses[route][hundreds], 1, memory_order_relaxed); /* a counter alone */
+        atomic_fetch_add_explicit(&http->metrics->responses[route][hundreds], 1, memory_order_relaxed); /* a counter alone */
 }
 
 enum MHD_Result kni_http_answer_queue(struct kni_http_conn *conn, struct MHD_Connection *connection, enum kni_route route, struct kni_http_answer *answer)
@@ -129,7 +129,7 @@ enum MHD_Result kni_http_answer_queue(struct kni_http_conn *conn, struct MHD_Con
     kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_SEND); /* before queueing, which may begin to pull */
     result = MHD_queue_response(connection, reply->status, response);
     if (result == MHD_YES)
-        count(conn, route, reply->status);
+        kni_http_count(conn->http, route, reply->status);
     MHD_destroy_response(response); /* our reference; when queueing has failed the last one */
     return result;
 }
@@ -150,7 +150,7 @@ void kni_http_answer_raw(struct kni_http_conn *conn, enum kni_route route, struc
         ssize_t rest = send(conn->guard.fd, reply->body, reply->n_body, MSG_NOSIGNAL | MSG_DONTWAIT);
         (void)rest; /* the connection is closed in any case */
     }
-    count(conn, route, reply->status);
+    kni_http_count(conn->http, route, reply->status);
     kni_http_reply_drop(&answer->reply);
 }
 

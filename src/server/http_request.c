@@ -319,8 +319,11 @@ void kni_http_on_completed(void *cls, struct MHD_Connection *connection, void **
         kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_IDLE);
     if (!request)
         return;
+    const union MHD_ConnectionInfo *status = request->answered ? NULL : MHD_get_connection_info(connection, MHD_CONNECTION_INFO_HTTP_STATUS);
     bool gone = code != MHD_REQUEST_TERMINATED_COMPLETED_OK && code != MHD_REQUEST_TERMINATED_DAEMON_SHUTDOWN;
-    if (gone && conn && !conn->early && !atomic_load_explicit(&conn->guard.cut, memory_order_relaxed))
+    if (status)
+        kni_http_count(http, request->label, status->http_status); /* libmicrohttpd's own answer to a malformed body */
+    else if (gone && conn && !conn->early && !atomic_load_explicit(&conn->guard.cut, memory_order_relaxed))
         atomic_fetch_add_explicit(&http->metrics->disconnects, 1, memory_order_relaxed); /* a counter alone */
     if (request->judged)
         kni_http_reply_drop(&request->verdict.reply);

@@ -15,6 +15,7 @@
 #define KNI_PARAMS_MAX_STOPS 16u
 #define KNI_PARAMS_MAX_STOP_BYTES 256u
 #define KNI_PARAMS_MAX_PROMPTS 64u
+#define KNI_PARAMS_MAX_CHOICES 128u /* of all prompts together; fewer than a server's default queue takes */
 
 struct kni_params_limits {
     uint32_t n_ctx, max_choices;

@@ -282,6 +282,9 @@ static bool take_prompts(struct kni_params_reader *r, struct kni_params *out)
     size_t n = several ? json_array_size(v) : 1;
     if (n > KNI_PARAMS_MAX_PROMPTS)
         return kni_params_fail(r, KN_E_ARG, NULL, "prompt", "there are %zu prompts: at most %u are taken in one request", n, KNI_PARAMS_MAX_PROMPTS);
+    if (n * out->n > KNI_PARAMS_MAX_CHOICES)
+        return kni_params_fail(r, KN_E_ARG, NULL, "n", "%zu prompts with %u choices each make more than %u: ask for fewer at once", n, out->n,
+                               KNI_PARAMS_MAX_CHOICES);
     out->prompts = kni_calloc(KNI_ALLOC_TAG_REQUEST, n * sizeof *out->prompts, 0);
     if (!out->prompts)
         return kni_params_fail_memory(r);
@@ -315,8 +318,8 @@ bool kni_params_prompts(struct kni_params_reader *r, struct kni_params *out, uin
         if (!n)
             return kni_params_fail(r, KN_E_ARG, NULL, name, "the prompt is empty: give it some text");
         if (n >= n_ctx)
-            return kni_params_fail(r, KN_E_CONTEXT, "context_length_exceeded", name, "the %s come to %u tokens, and the context has room for %u with the "
-                                   "answer in it: shorten them", name, n, n_ctx);
+            return kni_params_fail(r, KN_E_CONTEXT, "context_length_exceeded", name, "the prompt has %u tokens, and the context takes %u with the answer in it: "
+                                   "shorten the %s", n, n_ctx, name);
         shortest = n < shortest ? n : shortest;
     }
     out->max_tokens = wanted && wanted < n_ctx - shortest ? wanted : n_ctx - shortest;

@@ -306,6 +306,8 @@ static void prompts(void **state)
         memcpy(many + n, ",\"a\"", 4);
     snprintf(many + n, 8, "]}");
     refuse(false, many, KN_E_ARG, "prompt", "65 prompts");
+    snprintf(many + n - 4, 16, "],\"n\":3}");
+    refuse(false, many, KN_E_ARG, "n", "64 prompts with 3");
     for (unsigned i = 1; i < limits.n_ctx; i++, m += 2)
         memcpy(ids + m, ",7", 2);
     snprintf(ids + m, 8, "]}");
