@@ -10,7 +10,9 @@
 #ifndef KNI_TEST_HTTP_BED_H
 #define KNI_TEST_HTTP_BED_H
 
+#include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +51,11 @@ static inline void bed_reply(struct kni_http_reply *reply, const char *text, siz
 static inline void bed_echo(void *user, const struct kni_http_request *request, struct kni_http_reply *reply)
 {
     struct bed *bed = user;
+    sigset_t blocked;
     atomic_fetch_add(&bed->n_echoed, 1);
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    if (!sigismember(&blocked, SIGTERM) || !sigismember(&blocked, SIGPIPE))
+        abort(); /* the program's signals are not for this thread */
     if (request->body[request->n_body] || !request->begin_ns || request->socket < 0)
         abort();
     bed_reply(reply, request->body, request->n_body);

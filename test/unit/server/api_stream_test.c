@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams, read in pieces of every size: events that parse, deltas that add up to the answer, first and last chunks, usage, the end. */
+#include "support/api_bed.h"
+
+#define HI KN_BED_HI
+
+static void streamed_chat(void **state)
+{
+    (void)state;
+    for (size_t room = 1; room <= 64; room += 9) {
+        struct bed b;
+        struct kni_buf all = {0}, said[2] = {{0}};
+        uint32_t n_chunks[2] = {0}, n_closed = 0, n_described = 0;
+        start(&b, &(struct script){.texts = {"H\xc3\xa9llo\xf0\x9f\x8e\xac STOP no", "other \xff"}, .reason = KN_STOP_REASON_LENGTH, .n_cached = 4});
+        ask(&b, kni_api_chat, "{" HI ",\"n\":2,\"stream\":true,\"stream_options\":{\"include_usage\":true},\"stop\":\" STOP\",\"logprobs\":true}");
+        assert_int_equal(read_all(&b, room, &all), -1);
+        const char *p = all.data;
+        json_t *j;
+        bool usage = false;
+        for (; (j = next_event(&p)); json_decref(j)) {
+            assert_string_equal(text_at(j, "object"), "chat.completion.chunk");
+            usage = !json_array_size(at(j, "choices"));
+            if (usage) {
+                assert_int_equal(int_at(j, "usage.completion_tokens"), 10 + 5 + 7); /* with the stop string's */
+                assert_int_equal(int_at(j, "usage.prompt_tokens_details.cached_tokens"), 4);
+                continue;
+            }
+            assert_true(json_is_null(at(j, "usage")));
+            long long i = int_at(j, "choices.0.index");
+            json_t *delta = at(j, "choices.0.delta"), *finish_reason = at(j, "choices.0.finish_reason");
+            if (!n_chunks[i]++)
+                assert_string_equal(text_at(delta, "role"), "assistant");
+            else
+                assert_null(at(delta, "role"));
+            if (at(delta, "content"))
+                kni_buf_text(&said[i], text_at(delta, "content"));
+            n_described += (uint32_t)json_array_size(at(j, "choices.0.logprobs.content"));
+            if (!json_is_null(finish_reason)) {
+                assert_string_equal(json_string_value(finish_reason), i ? "length" : "stop");
+                assert_null(at(delta, "content"));
+                n_closed++;
+            }
+        }
+        assert_true(usage && !*p); /* the last object, and nothing behind [DONE] */
+        assert_int_equal(n_closed, 2);
+        assert_string_equal(said[0].data, "H\xc3\xa9llo\xf0\x9f\x8e\xac");
+        assert_string_equal(said[1].data, "other \xef\xbf\xbd");
+        assert_int_equal(n_described, 10 + 7);
+        assert_true(n_chunks[0] >= 1 + 6 + 1); /* a chunk a character */
+        kni_buf_fini(&all);
+        kni_buf_fini(&said[0]);
+        kni_buf_fini(&said[1]);
+        finish(&b);
+        assert_int_equal(atomic_load(&b.loop.n_cancel), 0);
+        assert_int_equal(atomic_load(&b.loop.n_finish), 1);
+    }
+}
+
+static void streamed_completions(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct kni_buf all = {0}, said[4] = {{0}};
+    start(&b, &(struct script){.texts = {"abc", ""}});
+    ask(&b, kni_api_completions, "{\"prompt\":[\"p\",\"q\"],\"n\":2,\"echo\":true,\"stream\":true}");
+    assert_int_equal(read_all(&b, 50, &all), -1);
+    const char *p = all.data;
+    for (json_t *j; (j = next_event(&p)); json_decref(j)) {
+        assert_null(at(j, "usage"));
+        kni_buf_text(&said[int_at(j, "choices.0.index")], text_at(j, "choices.0.text"));
+    }
+    assert_string_equal(said[0].data, "pabc");
+    assert_string_equal(said[1].data, "p");
+    assert_string_equal(said[2].data, "qabc");
+    assert_string_equal(said[3].data, "q");
+    kni_buf_fini(&all);
+    for (int i = 0; i < 4; i++)
+        kni_buf_fini(&said[i]);
+    finish(&b);
+    start(&b, &(struct script){.texts = {"a\xc3\xa9z"}});
+    ask(&b, kni_api_completions, "{\"prompt\":\"p\",\"stream\":true,\"logprobs\":1}");
+    assert_int_equal(read_all(&b, 64, &all), -1);
+    p = all.data;
+    long long n = 0;
+    for (json_t *j; (j = next_event(&p)); json_decref(j))
+        n += (long long)json_array_size(at(j, "choices.0.logprobs.text_offset"));
+    assert_int_equal(n, 4);
+    kni_buf_fini(&all);
+    finish(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(streamed_chat), cmocka_unit_test(streamed_completions)};
+    return cmocka_run_group_tests(tests, open_model, close_model);
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From head to handler: routes, keys, limits on head and body, malformed requests. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include "support/http_ask.h"
+
+static void unknown_routes_and_methods(void **state)
+{
+    struct bed bed;
+    char value[512];
+    (void)state;
+    bed_open(&bed, &(struct kn_server_opts){0});
+    check(&bed, "GET /nothing " H "\r\n", 404, "POST /echo");
+    check(&bed, "GET /health/ " H "\r\n", 404, "invalid_request_error");
+    check(&bed, "GET /health%00x " H "\r\n", 404, NULL);
+    check(&bed, "GET /a\"b\\%07%ff " H "\r\n", 404, "/a\\\"b\\\\\\u0007\xef\xbf\xbd");
+    struct peer_answer a = ask(&bed, "GET /echo " H "\r\n");
+    assert_int_equal(a.status, 405);
+    assert_string_equal(peer_header(&a, "Allow", value), "POST, OPTIONS");
+    peer_answer_fini(&a);
+    a = ask(&bed, "DELETE /health " H "\r\n");
+    assert_int_equal(a.status, 405);
+    assert_string_equal(peer_header(&a, "Allow", value), "GET, HEAD, OPTIONS");
+    peer_answer_fini(&a);
+    a = ask(&bed, "OPTIONS /echo " H "Origin: http://b\r\nAccess-Control-Request-Method: POST\r\n\r\n");
+    assert_int_equal(a.status, 204);
+    assert_string_equal(peer_header(&a, "Access-Control-Allow-Methods", value), "POST, OPTIONS");
+    assert_non_null(strstr(peer_header(&a, "Access-Control-Allow-Headers", value), "Authorization"));
+    peer_answer_fini(&a);
+    assert_int_equal(atomic_load(&bed.metrics.responses[KNI_ROUTE_OTHER][4]), 4);
+    bed_close(&bed);
+}
+
+static void keys_open_doors(void **state)
+{
+    struct bed bed;
+    struct kn_server_key keys[3] = {{"sk-one", "one", "salt-one"}, {"sk-two", NULL, NULL}, {"sk-three", "three", NULL}};
+    char value[512];
+    (void)state;
+    bed_open(&bed, &(struct kn_server_opts){.keys = keys, .n_keys = 3});
+    struct peer_answer a = ask(&bed, "GET /who " H "\r\n");
+    assert_int_equal(a.status, 401);
+    assert_string_equal(peer_header(&a, "WWW-Authenticate", value), "Bearer");
+    assert_non_null(strstr(a.body, "\"authentication_error\""));
+    peer_answer_fini(&a);
+    check(&bed, "GET /health " H "\r\n", 200, "fine");
+    check(&bed, "GET /who " H "Authorization: Bearer sk-on\r\n\r\n", 401, "invalid_api_key");
+    check(&bed, "GET /who " H "Authorization: Bearer sk-one2\r\n\r\n", 401, NULL);
+    check(&bed, "GET /who " H "Authorization: Basic sk-one\r\n\r\n", 401, NULL);
+    check(&bed, "GET /who " H "Authorization: \r\n\r\n", 401, NULL);
+    check(&bed, "GET /who " H "Authorization: Bearer sk-one\r\n\r\n", 200, "one/salt-one");
+    check(&bed, "GET /who " H "authorization: bearer   sk-two\r\n\r\n", 200, "key2/key2");
+    check(&bed, "GET /who " H "X-Api-Key: sk-three\r\n\r\n", 200, "three/three");
+    /* refused with a body: the body is taken off the wire, and the connection is good for the next request */
+    struct peer peer;
+    assert_true(peer_try_open(&peer, kni_http_port(bed.http), 0));
+    assert_true(peer_say(&peer, "POST /echo " H "Content-Length: 4\r\n\r\nGET GET /health " H "\r\n"));
+    assert_true(peer_take_answer(&peer, &a, false));
+    assert_int_equal(a.status, 401);
+    peer_answer_fini(&a);
+    assert_true(peer_take_answer(&peer, &a, false));
+    assert_int_equal(a.status, 200);
+    peer_answer_fini(&a);
+    peer_close(&peer);
+    bed_close(&bed);
+    bed_open(&bed, &(struct kn_server_opts){0});
+    check(&bed, "GET /who " H "Authorization: Bearer whatever\r\n\r\n", 200, "/");
+    bed_close(&bed);
+}
+
+static void limits_on_bodies(void **state)
+{
+    struct bed bed;
+    struct peer peer;
+    struct peer_answer a;
+    char *body = malloc(100001), head[200];
+    (void)state;
+    memset(body, 'x', 100000);
+    body[100000] = 0;
+    bed_open(&bed, &(struct kn_server_opts){.max_body_bytes = 10000});
+    check(&bed, "POST /echo " H "Content-Length: 10001\r\n\r\n", 413, "10000 bytes");
+    check(&bed, "POST /echo " H "Content-Length: 99999999999999999999999\r\n\r\n", 413, NULL);
+    check(&bed, "POST /echo " H "Content-Length: 18446744073709551615\r\n\r\n", 413, NULL);
+    check(&bed, "POST /echo " H "Content-Length: -1\r\n\r\n", 400, NULL);
+    check(&bed, "POST /echo " H "Content-Length: 0x10\r\n\r\n", 400, NULL);
+    check(&bed, "POST /echo " H "Content-Length: 1\r\nContent-Length: 2\r\n\r\nxy", 400, "bad_length");
+    check(&bed, "POST /echo " H "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "bad_length");
+    check(&bed, "POST /echo " H "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400, "bad_length");
+    check(&bed, "POST /echo " H "Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, NULL);
+    /* exactly as much as is allowed */
+    snprintf(head, sizeof head, "POST /echo " H "Content-Length: 10000\r\n\r\n");
+    assert_true(peer_try_open(&peer, kni_http_port(bed.http), 0));
+    assert_true(peer_say(&peer, head) && peer_say_bytes(&peer, body, 10000) && peer_take_answer(&peer, &a, false));
+    assert_int_equal(a.status, 200);
+    assert_int_equal(a.n_body, 10000);
+    peer_answer_fini(&a);
+    /* and more, both ways, by clients that write all before they read: the answer reaches them */
+    for (int chunked = 0; chunked < 2; chunked++) {
+        peer_close(&peer);
+        assert_true(peer_try_open(&peer, kni_http_port(bed.http), 0));
+        if (chunked)
+            assert_true(peer_say(&peer, "POST /echo " H "Transfer-Encoding: chunked\r\n\r\n186a0\r\n"));
+        else
+            assert_true(peer_say(&peer, "POST /echo " H "Content-Length: 100000\r\n\r\n"));
+        assert_true(peer_say_bytes(&peer, body, 100000));
+        assert_true(peer_take_answer(&peer, &a, false));
+        assert_int_equal(a.status, 413);
+        assert_non_null(strstr(a.body, "body_too_large"));
+        assert_non_null(strstr(a.head, "Connection: close"));
+        peer_answer_fini(&a);
+        assert_true(peer_ends(&peer));
+    }
+    peer_close(&peer);
+    assert_int_equal(atomic_load(&bed.metrics.disconnects), 0);
+    bed_close(&bed);
+    free(body);
+}
+
+static void limits_on_heads(void **state)
+{
+    struct bed bed;
+    static const size_t sizes[] = {2000, 5000, 30000, 60000, 200000};
+    char *text = malloc(300000);
+    (void)state;
+    bed_open(&bed, &(struct kn_server_opts){.max_header_bytes = 4096});
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i];
+        int k = snprintf(text, 300000, "GET /health " H "X-Long: ");
+        memset(text + k, 'y', n);
+        snprintf(text + k + n, 100, "\r\n\r\n");
+        check(&bed, text, n < 4000 ? 200 : 431, NULL);
+        k = snprintf(text, 300000, "GET /health?");
+        memset(text + k, 'y', n);
+        snprintf(text + k + n, 100, " " H "\r\n");
+        struct peer_answer a = ask(&bed, text);
+        assert_true(n < 4000 ? a.status == 200 : a.status == 414 || a.status == 431);
+        peer_answer_fini(&a);
+        k = snprintf(text, 300000, "GET /"); /* the same in the path */
+        memset(text + k, 'y', n);
+        snprintf(text + k + n, 100, " " H "\r\n");
+        check(&bed, text, n < 4000 ? 404 : 414, NULL);
+    }
+    int k = snprintf(text, 300000, "GET /health " H); /* many small ones */
+    for (int i = 0; i < 2000; i++)
+        k += snprintf(text + k, 300000 - (size_t)k, "X-%d: z\r\n", i);
+    snprintf(text + k, 10, "\r\n");
+    check(&bed, text, 431, NULL);
+    free(text);
+    bed_close(&bed);
+}
+
+static void malformed_requests(void **state)
+{
+    static const char *const bad[] = {
+        "GARBAGE\r\n\r\n", "GET\r\n\r\n", "GET /health HTTP/9.9\r\nHost: x\r\n\r\n", "GET /health HTTP/x\r\n\r\n", "\x16\x03\x01\x02\x00\x01\r\n\r\n",
+        "GET /health " H "No colon here\r\n\r\n", "POST /echo " H "Content-Length: 5\r\n\r\nab", "GET /health", "POST /echo " H "Transfer-Encoding: chunked\r\n\r\n5\r\nab",
+        "POST /echo " H "Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nab", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\r\n\r\n\r\n",
+    };
+    struct bed bed;
+    (void)state;
+    bed_open(&bed, &(struct kn_server_opts){0});
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct peer peer;
+        struct peer_answer a;
+        assert_true(peer_try_open(&peer, kni_http_port(bed.http), 0));
+        assert_true(peer_say(&peer, bad[i]));
+        shutdown(peer.fd, SHUT_WR);
+        while (peer_take_answer(&peer, &a, false)) { /* an error or the end, never a success */
+            if (a.status < 400 || a.status > 505)
+                fail_msg("%s got %u", bad[i], a.status);
+            peer_answer_fini(&a);
+        }
+        assert_true(peer_ends(&peer));
+        peer_close(&peer);
+        check(&bed, "GET /health " H "\r\n", 200, "fine");
+    }
+    bed_close(&bed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unknown_routes_and_methods), cmocka_unit_test(keys_open_doors), cmocka_unit_test(limits_on_bodies),
+        cmocka_unit_test(limits_on_heads), cmocka_unit_test(malformed_requests),
+    };
+    return cmocka_run_group_tests_name("http_request", tests, NULL, NULL);
+}
