@@ -89,8 +89,32 @@ static void streamed_completions(void **state)
     finish(&b);
 }
 
+/* A stream with nothing to say gives signs of life, which clients skip. */
+static void quiet_stream(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {"{\"prompt\":\"x\",\"stream\":true}", "{\"prompt\":[\"x\",\"y\"],\"stream\":true}"};
+    for (size_t i = 0; i < 2; i++) {
+        struct bed b;
+        struct kni_buf all = {0};
+        char piece[64];
+        start(&b, &(struct script){.texts = {""}, .endless = true});
+        b.api.keep_alive_ms = 3;
+        ask(&b, kni_api_completions, bodies[i]);
+        assert_int_equal(b.reply.status, 200);
+        for (int pull = 0; pull < 3; pull++) {
+            ssize_t n = b.reply.read(b.reply.user, piece, sizeof piece);
+            assert_true(n > 0);
+            kni_buf_add(&all, piece, (size_t)n);
+        }
+        assert_string_equal(all.data, ": waiting\n\n: waiting\n\n: waiting\n\n");
+        kni_buf_fini(&all);
+        finish(&b);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(streamed_chat), cmocka_unit_test(streamed_completions)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(streamed_chat), cmocka_unit_test(streamed_completions), cmocka_unit_test(quiet_stream)};
     return cmocka_run_group_tests(tests, open_model, close_model);
 }
