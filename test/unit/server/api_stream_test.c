@@ -113,8 +113,41 @@ static void quiet_stream(void **state)
     }
 }
 
+/* Whichever allocation fails: a 503, a connection that is cut, or the whole answer; nothing is left behind. */
+static void memory_runs_out(void **state)
+{
+    (void)state;
+    uint64_t before = kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes;
+    unsigned n_refused = 0, n_cut = 0;
+    bool hit = true;
+    for (uint64_t i = 1; hit; i++) {
+        struct bed b;
+        char piece[64];
+        ssize_t n = 0;
+        size_t length = 0;
+        start(&b, &(struct script){.texts = {"abc"}});
+        kni_alloc_fault_arm(i, false);
+        ask(&b, kni_api_chat, "{" HI ",\"n\":2,\"stream\":true,\"logprobs\":true}");
+        for (bool first = true; b.reply.status == 200 && (first || n > 0); first = false) {
+            n = b.reply.read(b.reply.user, piece, sizeof piece);
+            length += n > 0 ? (size_t)n : 0;
+        }
+        hit = kni_alloc_fault_hit();
+        kni_alloc_fault_arm(0, false);
+        assert_true(b.reply.status == 503 ? hit : b.reply.status == 200 && n == (hit ? -2 : -1));
+        assert_true(hit || length > 1000);
+        n_refused += b.reply.status == 503;
+        n_cut += n == -2;
+        finish(&b);
+        assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes, before);
+        assert_true(i < 500);
+    }
+    assert_true(n_refused > 5 && n_cut > 1);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(streamed_chat), cmocka_unit_test(streamed_completions), cmocka_unit_test(quiet_stream)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(streamed_chat), cmocka_unit_test(streamed_completions), cmocka_unit_test(quiet_stream),
+                                       cmocka_unit_test(memory_runs_out)};
     return cmocka_run_group_tests(tests, open_model, close_model);
 }
