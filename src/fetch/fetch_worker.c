@@ -3,6 +3,7 @@
  * The workers' side of fetching. A worker takes the oldest job that has something to begin: a lookup (all of them before
  * any chunk: they are short and somebody waits to reserve blocks), or the next chunk, which it downloads into its own
  * buffer and restores into the job's blocks. Several workers serve one job; chunks finish in any order and count in order.
+ * The keeper is a worker that takes lookups only, so that they are answered while all others download.
  *
  * A first chunk that begins before first_token. Its early positions are in the pool already, in blocks that others may
  * share. Such a chunk is restored into the worker's scratch blocks, and only positions from first_token on are copied.

@@ -5,6 +5,7 @@ a folder to leave pictures in for looking at by hand."""
 import base64
 import os
 import re
+import threading
 import time
 
 from serve_bed import WORK, Server, run, wait_for, words
@@ -202,6 +203,27 @@ def check_degraded():
         os.unlink(control)
         wait_for("the store is open", lambda: down.post("/v1/completions", {"prompt": "x", "max_tokens": 1}).status == 200 and down.health() == "ok")
         page.wait("the page says so", "document.getElementById('status').textContent === 'healthy' && document.getElementById('reasons').hidden")
+        page.close()
+
+
+def check_fetches():
+    """A fetch that takes its time is listed, and later counted."""
+    wait_for("requests and publishes have ended", quiet)
+    control = os.path.join(WORK, "dashboard-slow.orders")
+    with open(control, "w") as f:
+        f.write("delay-get-ms 1500\n")
+    with Server("--store", f"fault:{control}:lmdb:{WORK}/dashboard-store", "--chunk-tokens", "64", "--preset", "exact") as slow:
+        page = browser.open(slow.url + "/")
+        page.wait("the first numbers", LIVE)
+        assert page.run("document.getElementById('fetch-scroll').hidden && !document.getElementById('no-fetch').hidden")
+        asking = threading.Thread(target=slow.complete, args=(words(90, 1) + words(10, 1), 2))
+        asking.start()
+        row = page.wait("the fetch is listed", "[...document.querySelectorAll('#fetches tr')].map(r => r.innerText).join()")
+        assert re.search(r"#\d+\s+\S* ?[\d,]+ of [\d,]+\s", row), row
+        assert int(re.search(r"of ([\d,]+)", row)[1].replace(",", "")) >= 64 and page.text("waiting-kv") == "1", row
+        shot(page, "fetch")
+        asking.join()
+        page.wait("it has ended", "!document.querySelector('#fetches tr') && document.getElementById('fetch-total').textContent.startsWith('1 fetch, ')")
         page.close()
 
 

@@ -318,6 +318,29 @@ static void prompts(void **state)
     kni_params_fini(&p);
 }
 
+/* Far too long is found by the beginning; as long as fits is taken, in long tokens too. */
+static void long_texts(void **state)
+{
+    (void)state;
+    static char body[1 << 20];
+    struct kni_params p;
+    int n = snprintf(body, sizeof body, "{\"prompt\":\"");
+    memset(body + n, 'a', sizeof body - 64);
+    snprintf(body + sizeof body - 64 + n, 8, "\"}");
+    refuse(false, body, KN_E_CONTEXT, "prompt", "more than twice the 128");
+    n = snprintf(body, sizeof body, "{\"messages\":[");
+    for (int i = 0; i < 400; i++)
+        n += snprintf(body + n, sizeof body - (size_t)n, "%s{\"role\":\"user\",\"content\":\"x\"}", i ? "," : "");
+    snprintf(body + n, 8, "]}");
+    refuse(true, body, KN_E_CONTEXT, "messages", "more than twice");
+    n = snprintf(body, sizeof body, "{\"prompt\":\"%*s\"}", 460, ""); /* four blanks a token: fewer than 8 bytes a token of context */
+    take(&p, false, body);
+    assert_true(p.prompts->n_tokens > 100 && p.prompts->n_tokens < limits.n_ctx);
+    kni_params_fini(&p);
+    snprintf(body, sizeof body, "{\"prompt\":\"%*s\"}", 1100, ""); /* more bytes than 8 a token of context, and not twice as many tokens */
+    refuse(false, body, KN_E_CONTEXT, "prompt", "275 tokens");
+}
+
 static void tokenize(void **state)
 {
     (void)state;
@@ -368,7 +391,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults),       cmocka_unit_test(everything), cmocka_unit_test(neutral_values),     cmocka_unit_test(wrong_values),
         cmocka_unit_test(no_json),        cmocka_unit_test(messages),   cmocka_unit_test(deep_and_large),     cmocka_unit_test(no_turn_of_another),
-        cmocka_unit_test(prompts),        cmocka_unit_test(tokenize),   cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(prompts),        cmocka_unit_test(tokenize), cmocka_unit_test(long_texts),   cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }
