@@ -23,7 +23,7 @@ help:
 	@echo 'make profile      learn how the demo model can be coded small (some minutes, once); its path is the last line'
 	@echo 'make model-gemma  download Gemma 3 270M too (optional, under the Gemma Terms of Use); its tests run when it is there'
 	@echo 'make check        layers, symbols, headers, banned functions, ...; clang with warnings as errors'
-	@echo 'make bench-peers  build llama.cpp for the benchmark (minutes, once)'
+	@echo 'make bench-peers  build llama.cpp and its server for the benchmarks (minutes, once)'
 	@echo 'make bench        prefill and decode speed beside llama.cpp'
 	@echo 'make install      into $(PREFIX) (PREFIX=..., DESTDIR=...)'
 	@echo 'make clean        remove the build folders; the cache folder stays'

@@ -32,9 +32,9 @@ struct serve {
     bool pool_chosen, preset_chosen;
 };
 
-/* The handler's: the server to stop (released by publish_server), and how often it was asked before there was one. */
+/* The handler's: the server to stop, and how often it was asked while there was none, which is before it has opened and while it closes. */
 static _Atomic(struct kn_server *) server_to_stop;
-static _Atomic int n_early_stops;
+static _Atomic int n_idle_stops;
 
 static void on_stop(int signal_number)
 {
@@ -42,8 +42,8 @@ static void on_stop(int signal_number)
     struct kn_server *server = atomic_load_explicit(&server_to_stop, memory_order_seq_cst); /* with publish_server */
     if (server)
         kn_server_stop(server);
-    else if (atomic_fetch_add_explicit(&n_early_stops, 1, memory_order_seq_cst) > 0)
-        _exit(128 + signal_number); /* asked twice while it was still opening */
+    else if (atomic_fetch_add_explicit(&n_idle_stops, 1, memory_order_seq_cst) > 0)
+        _exit(128 + signal_number); /* asked twice: opening, or closing, hangs */
     errno = saved;
 }
 
@@ -51,7 +51,7 @@ static void on_stop(int signal_number)
 static void publish_server(struct kn_server *server)
 {
     atomic_store_explicit(&server_to_stop, server, memory_order_seq_cst);
-    for (int n = atomic_exchange_explicit(&n_early_stops, 0, memory_order_seq_cst); n > 0; n--)
+    for (int n = atomic_exchange_explicit(&n_idle_stops, 0, memory_order_seq_cst); n > 0; n--)
         kn_server_stop(server);
 }
 
@@ -213,10 +213,7 @@ static enum kn_status serve(struct serve *s)
         if (status == KN_OK && !s->opts.quiet)
             fprintf(stderr, "kinema serve: stopped\n");
     }
-    /* from here on a signal has its usual effect: closing may wait for a hanging store */
-    signal(SIGTERM, SIG_DFL);
-    signal(SIGINT, SIG_DFL);
-    atomic_store_explicit(&server_to_stop, NULL, memory_order_seq_cst); /* with on_stop */
+    atomic_store_explicit(&server_to_stop, NULL, memory_order_seq_cst); /* with on_stop: all is done, one more signal changes nothing */
     kn_server_close(&server);
     return status;
 }

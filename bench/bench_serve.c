@@ -2,7 +2,7 @@
 /*
  * kinema bench serve: our server, and llama.cpp's, under the same load in one session.
  *
- *     round 0: ours, peer | round 1: peer, ours | ...        each run on a fresh process: cold caches, nothing else loaded
+ *     round 0: ours, peers | round 1: peers, ours | ...        each run on a fresh process: cold caches, nothing else loaded
  *
  * Round r asks the prompts of seed + r, the same of both. A run: start, a short request to warm up, the load, stop. Settings of the peer are those
  * that its own documentation recommends for the load; they are printed, and --peer-args changes them.
@@ -14,17 +14,18 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OURS, PEER, N_SIDES };
-static const char *const side_names[N_SIDES] = {"ours", "llama.cpp"};
+enum { OURS, MAX_SIDES = 1 + KN_SERVE_MAX_SETTINGS }; /* side 1 + i: the peer with peer_parallel[i] slots */
 
 struct bench {
     struct kn_serve_args args;
     struct kn_load_work work;
     struct kn_load_result *results; /* [work.n] */
-    struct kn_serve_total totals[N_SIDES];
+    struct kn_serve_total totals[MAX_SIDES];
+    char names[MAX_SIDES][32];
+    char peer_settings[MAX_SIDES][1024]; /* as printed; [0]: empty */
+    int n_sides;
     char *model_name;               /* of --url, from malloc; or NULL */
     char peer_words[1024];          /* --peer-args, cut into words */
-    char peer_settings[2048];       /* as printed */
 };
 
 /* ---- one run (bench_serve.h) */
@@ -122,20 +123,21 @@ bool kn_serve_start_ours(const struct kn_serve_args *args, struct kn_serve_child
         list[n++] = more[i];
     for (size_t i = 0; i < args->n_extra && n < KN_SERVE_MAX_ARGS; i++)
         list[n++] = args->extra[i];
-    struct kn_serve_child_opts opts = {.kind = KN_SERVE_KIND_OURS, .program = args->ours, .args = list, .n_args = n, .ready_ms = KN_SERVE_READY_MS};
+    struct kn_serve_child_opts opts = {.program = args->ours, .args = list, .n_args = n, .ready_ms = KN_SERVE_READY_MS};
     return kn_serve_child_start(child, &opts);
 }
 
-static bool start_peer(struct bench *b, struct kn_serve_child *child)
+static bool start_peer(struct bench *b, int side, struct kn_serve_child *child)
 {
     const struct kn_serve_args *a = &b->args;
     const char *list[KN_SERVE_MAX_ARGS];
     char threads[16], ctx[24], slots[16];
     size_t n = 0;
+    uint32_t n_slots = a->peer_parallel[side - 1];
     uint64_t per_slot = a->n_ctx ? a->n_ctx : kn_serve_args_longest(a);
     snprintf(threads, sizeof threads, "%" PRIu32, a->n_threads);
-    snprintf(ctx, sizeof ctx, "%" PRIu64, per_slot * a->peer_parallel);
-    snprintf(slots, sizeof slots, "%" PRIu32, a->peer_parallel);
+    snprintf(ctx, sizeof ctx, "%" PRIu64, per_slot * n_slots);
+    snprintf(slots, sizeof slots, "%" PRIu32, n_slots);
     const char *usual[] = {"-m", a->model_path, "-c", ctx, "--parallel", slots, "--cache-prompt", "-t", threads, "-tb", threads};
     size_t n_usual = sizeof usual / sizeof *usual;
     for (size_t i = 0; i < n_usual; i++)
@@ -144,10 +146,11 @@ static bool start_peer(struct bench *b, struct kn_serve_child *child)
     for (char *rest = b->peer_words, *word; (word = strsep(&rest, " "));)
         if (*word && n < KN_SERVE_MAX_ARGS)
             list[n++] = word;
-    size_t at = 0;
-    for (size_t i = 2; i < n && at < sizeof b->peer_settings; i++)
-        at += (size_t)snprintf(b->peer_settings + at, sizeof b->peer_settings - at, "%s%s", i > 2 ? " " : "", list[i]);
-    struct kn_serve_child_opts opts = {.kind = KN_SERVE_KIND_LLAMA, .program = a->llama, .args = list, .n_args = n, .ready_ms = KN_SERVE_READY_MS};
+    char *settings = b->peer_settings[side];
+    size_t at = 0, room = sizeof b->peer_settings[side];
+    for (size_t i = 2; i < n && at < room; i++)
+        at += (size_t)snprintf(settings + at, room - at, "%s%s", i > 2 ? " " : "", list[i]);
+    struct kn_serve_child_opts opts = {.program = a->llama, .args = list, .n_args = n, .ready_ms = KN_SERVE_READY_MS};
     return kn_serve_child_start(child, &opts);
 }
 
@@ -160,9 +163,9 @@ static bool run_side(struct bench *b, int side, uint32_t round)
     int status = 0;
     struct kn_load_style *style = &b->work.style;
     *style = (struct kn_load_style){.model = a->model_name ? a->model_name : b->model_name ? b->model_name : "default", .temperature = a->temperature,
-                                    .ignore_eos = a->ignore_eos, .cache_prompt = side == PEER, .ours = side == OURS && !a->url};
-    snprintf(label, sizeof label, "%s, run %" PRIu32 " of %" PRIu32, side_names[side], round + 1, a->repeat);
-    bool ok = a->url ? true : side == OURS ? kn_serve_start_ours(a, &child, NULL, 0) : start_peer(b, &child);
+                                    .ignore_eos = a->ignore_eos, .cache_prompt = side != OURS, .ours = side == OURS && !a->url};
+    snprintf(label, sizeof label, "%s, run %" PRIu32 " of %" PRIu32, b->names[side], round + 1, a->repeat);
+    bool ok = a->url ? true : side == OURS ? kn_serve_start_ours(a, &child, NULL, 0) : start_peer(b, side, &child);
     const char *url = a->url ? a->url : child.url;
     if (ok && !a->url && !a->model_name) {
         free(b->model_name);
@@ -181,45 +184,73 @@ static bool run_side(struct bench *b, int side, uint32_t round)
 
 /* ---- report */
 
+/* The best of the peer's settings for one figure. */
+static double best_peer(struct bench *b, double (*figure)(struct kn_serve_total *), bool more_is_better)
+{
+    double best = 0;
+    for (int i = 1; i < b->n_sides; i++) {
+        double value = b->totals[i].n_completed ? figure(&b->totals[i]) : 0;
+        if (value > 0 && (best <= 0 || (more_is_better ? value > best : value < best)))
+            best = value;
+    }
+    return best;
+}
+
+static double speed_of(struct kn_serve_total *t) { return kn_serve_total_speed(t); }
+static double requests_of(struct kn_serve_total *t) { return t->seconds > 0 ? (double)t->n_completed / t->seconds : 0; }
+static double ttft_of(struct kn_serve_total *t) { return kn_samples_quantile(&t->ttft, 0.5); }
+static double tpot_of(struct kn_serve_total *t) { return kn_samples_quantile(&t->tpot, 0.5); }
+
 static json_t *targets_of(struct bench *b)
 {
-    struct kn_serve_total *o = &b->totals[OURS], *p = &b->totals[PEER];
-    bool throughput = b->args.scenario == KN_SERVE_SCENARIO_THROUGHPUT, shared = b->args.scenario == KN_SERVE_SCENARIO_SHARED;
+    const struct {
+        const char *what;
+        double (*figure)(struct kn_serve_total *);
+        bool more_is_better;
+        double at_least, at_most;
+    } rows[] = {
+        {"tokens out per second, ours over the peer's", speed_of, true, b->args.scenario == KN_SERVE_SCENARIO_THROUGHPUT ? 1.3 : 0, 0},
+        {"requests per second, ours over the peer's", requests_of, true, 0, 0},
+        {"median TTFT, ours over the peer's", ttft_of, false, 0, b->args.scenario == KN_SERVE_SCENARIO_SHARED ? 1.0 / 3 : 0},
+        {"median TPOT, ours over the peer's", tpot_of, false, 0, 0},
+    };
     json_t *all = json_array();
-    if (!b->args.peer || !p->n_completed || !o->n_completed)
-        return all;
-    double ttft = kn_samples_quantile(&o->ttft, 0.5) / kn_samples_quantile(&p->ttft, 0.5);
-    json_array_append_new(all, kn_serve_target("tokens out per second, ours over the peer's", kn_serve_total_speed(o) / kn_serve_total_speed(p), throughput ? 1.3 : 0, 0));
-    json_array_append_new(all, kn_serve_target("requests per second, ours over the peer's",
-                                               (double)o->n_completed / o->seconds / ((double)p->n_completed / p->seconds), 0, 0));
-    json_array_append_new(all, kn_serve_target("median TTFT, ours over the peer's", ttft, 0, shared ? 1.0 / 3 : 0));
-    if (p->tpot.n && o->tpot.n)
-        json_array_append_new(all, kn_serve_target("median TPOT, ours over the peer's", kn_samples_quantile(&o->tpot, 0.5) / kn_samples_quantile(&p->tpot, 0.5), 0, 0));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        double peer = best_peer(b, rows[i].figure, rows[i].more_is_better), ours = rows[i].figure(&b->totals[OURS]);
+        if (peer > 0 && ours > 0)
+            json_array_append_new(all, kn_serve_target(rows[i].what, ours / peer, rows[i].at_least, rows[i].at_most));
+    }
     return all;
 }
 
 static void report(struct bench *b)
 {
     struct kn_serve_args *a = &b->args;
-    struct kn_serve_total *totals[N_SIDES] = {&b->totals[OURS], &b->totals[PEER]};
-    size_t n = a->peer ? N_SIDES : 1;
-    const char *names[N_SIDES] = {a->url ? "server" : side_names[OURS], side_names[PEER]};
-    json_t *head = kn_serve_head_json(a, &b->work), *targets = targets_of(b), *servers = json_object();
-    if (a->json) {
-        for (size_t i = 0; i < n; i++)
+    struct kn_serve_total *totals[MAX_SIDES];
+    const char *names[MAX_SIDES];
+    json_t *head = kn_serve_head_json(a, &b->work), *targets = targets_of(b), *servers = json_object(), *settings = json_object();
+    for (int i = 0; i < b->n_sides; i++) {
+        totals[i] = &b->totals[i];
+        names[i] = b->names[i];
+        if (a->json)
             json_object_set_new(servers, names[i], kn_serve_total_json(totals[i]));
+        if (i)
+            json_object_set_new(settings, names[i], json_string(b->peer_settings[i]));
+    }
+    if (a->json) {
         json_object_set(head, "servers", servers);
         json_object_set(head, "targets", targets);
-        json_object_set_new(head, "peer_settings", a->peer ? json_string(b->peer_settings) : json_null());
+        json_object_set(head, "peer_settings", settings);
         kn_app_json_print(head, stdout);
     } else {
         kn_serve_print_head(a, head);
-        kn_serve_print_totals(a, names, totals, n);
+        kn_serve_print_totals(a, names, totals, (size_t)b->n_sides);
         kn_serve_print_targets(targets);
-        if (a->peer)
-            printf("\nllama.cpp ran with %s\n", b->peer_settings);
+        for (int i = 1; i < b->n_sides; i++)
+            printf("%s%s: %s\n", i == 1 ? "\nratios: the better of the peer's settings for each figure. Settings:\n" : "", names[i], b->peer_settings[i]);
     }
     json_decref(servers);
+    json_decref(settings);
     json_decref(targets);
     json_decref(head);
 }
@@ -243,6 +274,10 @@ static bool run_all(struct bench *b)
     struct kn_serve_args *a = &b->args;
     uint64_t seed = a->mix.seed;
     bool ok = true;
+    b->n_sides = a->peer ? 1 + (int)a->n_peer_parallel : 1;
+    snprintf(b->names[OURS], sizeof b->names[OURS], a->url ? "server" : "ours");
+    for (int i = 1; i < b->n_sides; i++)
+        snprintf(b->names[i], sizeof b->names[i], "llama.cpp x%" PRIu32, a->peer_parallel[i - 1]);
     if (a->url && !a->model_name)
         b->model_name = kn_serve_ask_model(a->url, a->api_key);
     for (uint32_t round = 0; ok && round < a->repeat; round++) {
@@ -256,8 +291,8 @@ static bool run_all(struct bench *b)
             return !kn_app_fail("bench", "the load has no request: a longer --duration or a higher --rate has some");
         if (!(b->results = calloc(b->work.n, sizeof *b->results)))
             return !kn_app_fail("bench", "out of memory");
-        for (int i = 0; ok && i < (a->peer ? N_SIDES : 1); i++)
-            ok = run_side(b, a->peer && round % 2 ? !i : i, round);
+        for (int i = 0; ok && i < b->n_sides; i++)
+            ok = run_side(b, round % 2 ? b->n_sides - 1 - i : i, round);
     }
     return ok;
 }
@@ -300,7 +335,7 @@ int kn_bench_serve(int argc, char **argv)
         if (kn_app_interrupted())
             exit_status = KN_APP_EXIT_INTERRUPTED;
     }
-    for (int i = 0; i < N_SIDES; i++)
+    for (int i = 0; i < MAX_SIDES; i++)
         kn_serve_total_fini(&b->totals[i]);
     kn_load_work_fini(&b->work);
     free(b->results);

@@ -12,8 +12,13 @@
 #include "load_work.h"
 #include "serve_peer.h"
 
-enum kn_serve_scenario { KN_SERVE_SCENARIO_NONE = 0, KN_SERVE_SCENARIO_THROUGHPUT = 1, KN_SERVE_SCENARIO_SHARED = 2, KN_SERVE_SCENARIO_FETCH = 3 };
-enum { KN_SERVE_N_SCENARIOS = 4, KN_SERVE_MAX_EXTRA = 32, KN_SERVE_MAX_REPEAT = 20, KN_SERVE_READY_MS = 300000, KN_SERVE_DRAIN_MS = 60000 };
+enum kn_serve_scenario {
+    KN_SERVE_SCENARIO_NONE = 0,
+    KN_SERVE_SCENARIO_THROUGHPUT = 1,
+    KN_SERVE_SCENARIO_SHARED = 2,
+    KN_SERVE_SCENARIO_FETCH = 3
+};
+enum { KN_SERVE_N_SCENARIOS = 4, KN_SERVE_MAX_EXTRA = 32, KN_SERVE_MAX_REPEAT = 20, KN_SERVE_MAX_SETTINGS = 4, KN_SERVE_READY_MS = 300000, KN_SERVE_DRAIN_MS = 60000 };
 extern const char *const kn_serve_scenario_names[KN_SERVE_N_SCENARIOS];
 
 struct kn_serve_args {
@@ -24,7 +29,8 @@ struct kn_serve_args {
     struct kn_load_mix_opts mix;
     uint32_t n_clients;          /* 0: open loop */
     uint32_t n_threads, n_ctx;   /* 0: not said */
-    uint32_t peer_parallel, repeat, timeout_ms;
+    uint32_t peer_parallel[KN_SERVE_MAX_SETTINGS], n_peer_parallel; /* slots of the peer: one server each */
+    uint32_t repeat, timeout_ms;
     double slo_ttft_ms, slo_tpot_ms; /* 0: not demanded */
     float temperature;
     bool ignore_eos, json, help, quiet;
@@ -51,8 +57,8 @@ struct kn_serve_total {
     char error[160];                         /* of the first request that failed */
 };
 /* Adds a run's results of one group, or of all with KN_LOAD_NONE. */
-void kn_serve_total_add(struct kn_serve_total *total, const struct kn_serve_args *args, const struct kn_load_work *work, const struct kn_load_result *results,
-                        uint32_t group, double seconds);
+void kn_serve_total_add(struct kn_serve_total *total, const struct kn_serve_args *args, const struct kn_load_work *work,
+                        const struct kn_load_result *results, uint32_t group, double seconds);
 void kn_serve_total_fini(struct kn_serve_total *total);
 double kn_serve_total_speed(const struct kn_serve_total *total);   /* tokens out a second */
 /* What a total says, as JSON; a new reference. */

@@ -38,7 +38,8 @@ static bool end_line(struct kn_load_sse *s, kn_load_sse_fn fn, void *user)
     } else if (s->n_line >= 4 && !memcmp(line, "data", 4) && (s->n_line == 4 || line[4] == ':')) {
         size_t at = s->n_line == 4 ? 4 : 5;
         at += s->n_line > at && line[at] == ' ';
-        ok = (!s->has_data || append(&s->data, &s->n_data, &s->data_room, "\n", 1)) && append(&s->data, &s->n_data, &s->data_room, line + at, s->n_line - at);
+        ok = (!s->has_data || append(&s->data, &s->n_data, &s->data_room, "\n", 1)) &&
+             append(&s->data, &s->n_data, &s->data_room, line + at, s->n_line - at);
         s->has_data = true;
     }
     s->n_line = 0;

@@ -173,8 +173,9 @@ char *kn_load_work_body(void *user, uint32_t index, const char *answer)
     const struct kn_load_item *item = &work->items[index];
     const struct kn_load_style *style = &work->style;
     json_t *messages = messages_of(work, index, answer);
-    json_t *body = messages ? json_pack("{s:s,s:b,s:{s:b},s:i,s:f,s:i}", "model", style->model, "stream", 1, "stream_options", "include_usage", 1, "max_tokens",
-                                        (int)item->n_new, "temperature", (double)style->temperature, "seed", (int)(item->seed & 0x7fffffff))
+    json_t *body = messages ? json_pack("{s:s,s:b,s:{s:b},s:i,s:f,s:i}", "model", style->model, "stream", 1, "stream_options", "include_usage", 1,
+                                        "max_tokens", (int)item->n_new, "temperature", (double)style->temperature, "seed",
+                                        (int)(item->seed & 0x7fffffff))
                             : NULL;
     char *text = NULL;
     if (body && !json_object_set(body, "messages", messages)) {

@@ -25,7 +25,8 @@ void kn_serve_args_help(void)
           "      --model-name NAME      name of the model in requests (asked of the server)\n"
           "      --peer llama.cpp       the same load on llama.cpp's server too, taking turns; `make bench-peers` builds it\n"
           "      --peer-server PATH     llama-server (cache folder's peers/bin/llama-server)\n"
-          "      --peer-parallel N      its slots (--clients, else 4)\n"
+          "      --peer-parallel LIST   its slots, such as 1,4: each is measured, the better counts\n"
+          "                             (--clients; in an open loop 1,4)\n"
           "      --peer-args \"ARGS\"     more of its options, separated by spaces\n"
           "      --repeat N             runs of each server, each on a fresh process, in alternating order (1)\n"
           "load:\n"
@@ -47,7 +48,7 @@ void kn_serve_args_help(void)
           "scenario fetch:\n"
           "      --fetch-rate R         requests a second that need a fetch (0.2)\n"
           "      --fetch-delay MS       that each read of the store takes (3000)\n"
-          "      --fetch-tokens N       about; of a stored prefix (300)\n"
+          "      --fetch-tokens N       about; of a stored prefix (264)\n"
           "output:\n"
           "      --json                 one object: machine, commit, model, load, results\n"
           "  -q, --quiet                no progress line\n",
@@ -179,6 +180,20 @@ static int parse_load(struct kn_serve_args *a, int option, const char *v)
     }
 }
 
+/* "1,4" */
+static bool parse_slots(struct kn_serve_args *a, const char *text)
+{
+    char copy[32];
+    if (strlen(text) >= sizeof copy)
+        return false;
+    snprintf(copy, sizeof copy, "%s", text);
+    a->n_peer_parallel = 0;
+    for (char *rest = copy, *word; (word = strsep(&rest, ","));)
+        if (a->n_peer_parallel == KN_SERVE_MAX_SETTINGS || !kn_app_parse_u32(word, 1, 256, &a->peer_parallel[a->n_peer_parallel++]))
+            return false;
+    return true;
+}
+
 static int parse_rest(struct kn_serve_args *a, int option, const char *v)
 {
     int scenario;
@@ -211,7 +226,7 @@ static int parse_rest(struct kn_serve_args *a, int option, const char *v)
         a->peer = v;
         return KN_APP_EXIT_OK;
     case O_PEER_SERVER: a->peer_server = v; return KN_APP_EXIT_OK;
-    case O_PARALLEL: return kn_app_parse_u32(v, 1, 256, &a->peer_parallel) ? KN_APP_EXIT_OK : refuse("peer-parallel", "1 to 256", v);
+    case O_PARALLEL: return parse_slots(a, v) ? KN_APP_EXIT_OK : refuse("peer-parallel", "up to 4 numbers from 1 to 256 with commas", v);
     case O_PEER_ARGS: a->peer_args = v; return KN_APP_EXIT_OK;
     case O_REPEAT: return kn_app_parse_u32(v, 1, KN_SERVE_MAX_REPEAT, &a->repeat) ? KN_APP_EXIT_OK : refuse("repeat", "1 to 20", v);
     case O_SLO_TTFT: return parse_double(v, 0, 1e9f, &a->slo_ttft_ms) ? KN_APP_EXIT_OK : refuse("slo-ttft", "milliseconds", v);
@@ -245,7 +260,7 @@ static int check(const struct kn_serve_args *a)
 
 int kn_serve_args_parse(struct kn_serve_args *a, int argc, char **argv)
 {
-    *a = (struct kn_serve_args){.repeat = 1, .ignore_eos = true, .fetch_rate = 0.2, .fetch_delay_ms = 3000, .fetch_words = 300};
+    *a = (struct kn_serve_args){.repeat = 1, .ignore_eos = true, .fetch_rate = 0.2, .fetch_delay_ms = 3000, .fetch_words = 264};
     a->mix = (struct kn_load_mix_opts){.n_requests = 100, .rate = 1, .prompt_low = 200, .prompt_high = 200, .shared_words = 2000, .question_words = 24,
                                        .new_low = 64, .new_high = 64, .n_turns = 4, .seed = 1};
     opterr = 0;
@@ -273,8 +288,11 @@ int kn_serve_args_parse(struct kn_serve_args *a, int argc, char **argv)
             return kn_app_usage_error("bench", "more than %d options after --", KN_SERVE_MAX_EXTRA);
         a->extra[a->n_extra++] = argv[optind];
     }
-    if (!a->peer_parallel)
-        a->peer_parallel = a->n_clients ? a->n_clients : 4;
+    if (!a->n_peer_parallel) {
+        a->peer_parallel[a->n_peer_parallel++] = a->n_clients ? (a->n_clients < 256 ? a->n_clients : 256) : 1;
+        if (!a->n_clients)
+            a->peer_parallel[a->n_peer_parallel++] = 4;
+    }
     return check(a);
 }
 

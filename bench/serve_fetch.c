@@ -141,7 +141,8 @@ static bool publish(struct fetch *f)
     struct kn_serve_child child = {0};
     double seconds;
     for (uint32_t i = 0; i < f->n_fetches; i++) {
-        struct kn_load_item item = {.system_seed = f->args->mix.seed * 1000003u + i, .system_words = f->args->fetch_words, .seed = i, .n_words = QUESTION_WORDS, .n_new = 1};
+        struct kn_load_item item = {.system_seed = f->args->mix.seed * 1000003u + i, .system_words = f->args->fetch_words, .seed = i,
+                                    .n_words = QUESTION_WORDS, .n_new = 1};
         if (!kn_load_work_add(&f->prefixes, &item, 0, GROUP_FETCH))
             return !kn_app_fail("bench", "out of memory");
     }
@@ -160,8 +161,10 @@ static bool run_setting(struct fetch *f, int setting, uint32_t round)
     double seconds;
     snprintf(label, sizeof label, "%s, run %" PRIu32 " of %" PRIu32, setting_names[setting], round + 1, f->args->repeat);
     bool ok = start(f, &child, setting == INLINE) && run(f, work, child.url, label, 0, &seconds);
+    uint64_t peak = kn_serve_child_peak(&child);
     if (!end(&child, ok))
         return false;
+    f->plain[setting].peak_bytes = peak > f->plain[setting].peak_bytes ? peak : f->plain[setting].peak_bytes;
     kn_serve_total_add(&f->plain[setting], f->args, work, f->results, GROUP_PLAIN, seconds);
     kn_serve_total_add(&f->fetching[setting], f->args, work, f->results, GROUP_FETCH, seconds);
     return true;
@@ -201,7 +204,8 @@ static void report(struct fetch *f)
         json_object_set(head, "plain", plain);
         json_object_set(head, "fetching", fetching);
         json_object_set(head, "targets", targets);
-        json_object_set_new(head, "fetch", json_pack("{s:f,s:i,s:i}", "rate", a->fetch_rate, "delay_ms", (int)a->fetch_delay_ms, "prefix_tokens", (int)a->fetch_words));
+        json_object_set_new(head, "fetch", json_pack("{s:f,s:i,s:i}", "rate", a->fetch_rate, "delay_ms", (int)a->fetch_delay_ms, "prefix_tokens",
+                                                     (int)a->fetch_words));
         kn_app_json_print(head, stdout);
     } else {
         kn_serve_print_head(a, head);
@@ -223,10 +227,11 @@ static bool fetched(struct fetch *f)
     for (int s = SEPARATE; s < N_SETTINGS; s++) {
         struct kn_serve_total *t = &f->fetching[s];
         if (!t->n_completed)
-            return !kn_app_fail("bench", "no request with a fetch was completed (%s): %s", setting_names[s], t->n_failed ? t->error : "none arrived; a longer --duration has some");
+            return !kn_app_fail("bench", "no request with a fetch was completed (%s): %s", setting_names[s],
+                                t->n_failed ? t->error : "none arrived; a longer --duration has some");
         if (t->n_cached < t->n_completed * 200)
-            return !kn_app_fail("bench", "requests with a stored prefix got %" PRIu64 " tokens from it in %" PRIu64 " requests (%s): the store was not used", t->n_cached,
-                                t->n_completed, setting_names[s]);
+            return !kn_app_fail("bench", "requests with a stored prefix got %" PRIu64 " tokens from it in %" PRIu64 " requests (%s): the store was not used",
+                                t->n_cached, t->n_completed, setting_names[s]);
         if (kn_samples_quantile(&t->ttft, 0.5) * 1e3 < f->args->fetch_delay_ms)
             return !kn_app_fail("bench", "fetches took %.0f ms, less than the store's delay (%s): the control file was not heeded",
                                 kn_samples_quantile(&t->ttft, 0.5) * 1e3, setting_names[s]);

@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Children that listen; see serve_peer.h. A port that somebody else takes between our look and the child's bind makes the start try again. */
+/* Children that listen; see serve_peer.h. The system picks their ports, and both kinds of server print the one they got in the same words. */
 #include "serve_peer.h"
 
-#include <arpa/inet.h>
 #include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { TRIES = 3, ASK_MS = 50, ASK_TIMEOUT_MS = 2000, MAX_GET_BYTES = 16 << 20, TAIL_BYTES = 1500 };
+enum { ASK_MS = 50, ASK_TIMEOUT_MS = 2000, MAX_GET_BYTES = 16 << 20, TAIL_BYTES = 1500, MAX_LOG_BYTES = 1 << 20 };
+
+static const char listening[] = "listening on http://127.0.0.1:";
 
 static void nap(uint32_t ms)
 {
@@ -44,17 +43,6 @@ bool kn_serve_find_ours(char path[4096])
     if (n <= 0)
         kn_app_fail("bench", "cannot find this program: %s", strerror(errno));
     return n > 0;
-}
-
-static uint16_t free_port(void)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool ok = fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a) && !getsockname(fd, (struct sockaddr *)&a, &n);
-    if (fd >= 0)
-        close(fd);
-    return ok ? ntohs(a.sin_port) : 0;
 }
 
 /* ---- GET */
@@ -104,14 +92,13 @@ char *kn_serve_get(const char *url, const char *path, const char *api_key, uint3
 /* ---- start */
 
 /* The child's side: does not return. */
-static void become(const struct kn_serve_child_opts *o, uint16_t port, int log, pid_t parent)
+static void become(const struct kn_serve_child_opts *o, int log, pid_t parent)
 {
-    char name[4096], number[8];
+    char name[4096];
     char *argv[KN_SERVE_MAX_ARGS + 8];
     size_t n = 0;
     snprintf(name, sizeof name, "%s", o->program);
-    snprintf(number, sizeof number, "%u", (unsigned)port);
-    const char *where[] = {"--host", "127.0.0.1", "--port", number};
+    const char *where[] = {"--host", "127.0.0.1", "--port", "0"};
     argv[n++] = name;
     for (size_t i = 0; i < o->n_args && n < KN_SERVE_MAX_ARGS; i++)
         argv[n++] = (char *)(uintptr_t)o->args[i]; /* execv does not write to them */
@@ -155,6 +142,27 @@ static bool ended(struct kn_serve_child *child, int *status)
     return true;
 }
 
+/* Looks for the port in what the child has printed; false while it is not there. */
+static bool find_url(struct kn_serve_child *child)
+{
+    char *text = malloc(MAX_LOG_BYTES + 1);
+    FILE *f = text ? fopen(child->log_path, "re") : NULL;
+    size_t n = f ? fread(text, 1, MAX_LOG_BYTES, f) : 0;
+    if (f)
+        fclose(f);
+    if (text)
+        text[n] = '\0';
+    const char *at = n ? strstr(text, listening) : NULL;
+    if (at) {
+        at += sizeof listening - 1;
+        size_t digits = strspn(at, "0123456789");
+        if (digits && digits < 6 && at[digits]) /* all of them are there */
+            snprintf(child->url, sizeof child->url, "http://127.0.0.1:%.*s", (int)digits, at);
+    }
+    free(text);
+    return child->url[0] != '\0';
+}
+
 enum readiness { READY, ENDED, LATE, INTERRUPTED };
 
 static enum readiness await(struct kn_serve_child *child, uint32_t ready_ms)
@@ -165,64 +173,48 @@ static enum readiness await(struct kn_serve_child *child, uint32_t ready_ms)
             return INTERRUPTED;
         if (ended(child, &status))
             return ENDED;
+        if (!child->url[0] && !find_url(child))
+            continue;
         char *body = kn_serve_get(child->url, "/health", NULL, ASK_TIMEOUT_MS);
         bool ready = body != NULL;
         free(body);
         if (ready)
-            return ended(child, &status) ? ENDED : READY; /* it was not somebody else who answered */
+            return READY;
     }
     return LATE;
 }
 
-static bool try_start(struct kn_serve_child *child, const struct kn_serve_child_opts *opts, enum readiness *how)
+bool kn_serve_child_start(struct kn_serve_child *child, const struct kn_serve_child_opts *opts)
 {
     const char *folder = getenv("TMPDIR");
+    *child = (struct kn_serve_child){0};
     snprintf(child->log_path, sizeof child->log_path, "%s/kinema-bench-server-XXXXXX", folder && *folder && strlen(folder) < 200 ? folder : "/tmp");
     int log = mkostemp(child->log_path, O_CLOEXEC | O_APPEND);
-    child->port = free_port();
-    if (log < 0 || !child->port) {
-        kn_app_fail("bench", "cannot prepare a server's %s: %s", log < 0 ? "log" : "port", strerror(errno));
-        if (log >= 0)
-            close(log);
-        else
-            child->log_path[0] = '\0';
+    if (log < 0) {
+        kn_app_fail("bench", "cannot make a file for a server's output (%s): %s", child->log_path, strerror(errno));
+        child->log_path[0] = '\0';
         return false;
     }
-    snprintf(child->url, sizeof child->url, "http://127.0.0.1:%u", (unsigned)child->port);
     fflush(NULL);
     pid_t parent = getpid(), pid = fork();
     if (pid == 0)
-        become(opts, child->port, log, parent);
+        become(opts, log, parent);
     close(log);
     if (pid < 0) {
         kn_app_fail("bench", "cannot start a process: %s", strerror(errno));
         return false;
     }
     child->pid = pid;
-    *how = await(child, opts->ready_ms);
-    return true;
-}
-
-bool kn_serve_child_start(struct kn_serve_child *child, const struct kn_serve_child_opts *opts)
-{
-    for (int i = 0; i < TRIES; i++) {
-        enum readiness how = LATE;
-        *child = (struct kn_serve_child){0};
-        if (!try_start(child, opts, &how))
-            return false;
-        if (how == READY)
-            return true;
-        if (how == INTERRUPTED || how == LATE || i == TRIES - 1) {
-            if (how != INTERRUPTED)
-                show_tail(child->log_path);
-            kn_app_fail("bench", how == INTERRUPTED ? "interrupted" : how == LATE ? "%s does not serve after %u s (its last words are above)"
-                                                                                  : "%s ended before it served (its last words are above; waited up to %u s)",
-                        opts->program, (unsigned)(opts->ready_ms / 1000));
-            return false;
-        }
-        kn_serve_child_stop(child, 0, NULL);
-    }
-    return false;
+    enum readiness how = await(child, opts->ready_ms);
+    if (how == ENDED || how == LATE)
+        show_tail(child->log_path);
+    if (how == ENDED)
+        kn_app_fail("bench", "%s ended before it served (its last words are above)", opts->program);
+    else if (how == LATE)
+        kn_app_fail("bench", "%s does not serve after %u s (its last words are above)", opts->program, (unsigned)(opts->ready_ms / 1000));
+    else if (how == INTERRUPTED)
+        kn_app_fail("bench", "interrupted");
+    return how == READY;
 }
 
 void kn_serve_child_stop(struct kn_serve_child *child, uint32_t drain_ms, int *status)

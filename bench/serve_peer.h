@@ -2,7 +2,7 @@
 /*
  * Servers under test as child processes: ours (this program's "serve") and llama.cpp's llama-server, which tools/build-peers builds.
  *
- *     start: a free port of 127.0.0.1 -> fork, exec -> GET /health until it says 200
+ *     start: fork, exec with port 0 -> "listening on http://127.0.0.1:PORT" in what it prints -> GET /health until it says 200
  *     stop:  SIGTERM, some time to drain, SIGKILL
  *
  * A child gets SIGTERM when this program dies, so none is left behind. What it prints goes to a file of its own; its last lines are shown when it
@@ -15,18 +15,15 @@
 
 #include "bench.h"
 
-enum kn_serve_kind { KN_SERVE_KIND_OURS = 0, KN_SERVE_KIND_LLAMA = 1 };
 enum { KN_SERVE_MAX_ARGS = 64 };
 
 struct kn_serve_child {
     pid_t pid;          /* 0: not running */
-    uint16_t port;
-    char url[64];
+    char url[64];       /* from what it printed */
     char log_path[256]; /* removed by stop */
 };
 
 struct kn_serve_child_opts {
-    enum kn_serve_kind kind;
     const char *program;     /* path */
     const char *const *args; /* all but the program's name, "--host" and "--port"; [n_args] */
     size_t n_args;

@@ -9,8 +9,8 @@
 
 #include "bench_serve.h"
 
-void kn_serve_total_add(struct kn_serve_total *t, const struct kn_serve_args *args, const struct kn_load_work *work, const struct kn_load_result *results,
-                        uint32_t group, double seconds)
+void kn_serve_total_add(struct kn_serve_total *t, const struct kn_serve_args *args, const struct kn_load_work *work,
+                        const struct kn_load_result *results, uint32_t group, double seconds)
 {
     uint64_t before = t->n_tokens;
     for (uint32_t i = 0; i < work->n; i++) {
@@ -165,8 +165,8 @@ void kn_serve_print_head(const struct kn_serve_args *a, const json_t *head)
         printf("%" PRIu32 " shared + %" PRIu32, m->shared_words, m->question_words);
     else
         printf("%" PRIu32 "-%" PRIu32, m->prompt_low, m->prompt_high);
-    printf(" prompt tokens, %" PRIu32 "-%" PRIu32 " new%s, seed %" PRIu64 ", %" PRIu32 " run%s\n\n", m->new_low, m->new_high, a->ignore_eos ? "" : " at most", m->seed,
-           a->repeat, a->repeat == 1 ? "" : "s each");
+    printf(" prompt tokens, %" PRIu32 "-%" PRIu32 " new%s, seed %" PRIu64 ", %" PRIu32 " run%s\n\n", m->new_low, m->new_high,
+           a->ignore_eos ? "" : " at most", m->seed, a->repeat, a->repeat == 1 ? "" : "s each");
 }
 
 static void print_latencies(const char *what, const char *const *names, struct kn_serve_total *const *totals, size_t n, size_t offset)
@@ -180,7 +180,8 @@ static void print_latencies(const char *what, const char *const *names, struct k
 
 void kn_serve_print_totals(const struct kn_serve_args *args, const char *const *names, struct kn_serve_total *const *totals, size_t n)
 {
-    printf("%-18s %9s %7s %10s %13s %9s %10s %9s %10s\n", "server", "completed", "failed", "tokens/s", "prompt tok/s", "cached", "requests/s", "goodput/s", "memory");
+    printf("%-18s %9s %7s %10s %13s %9s %10s %9s %10s\n", "server", "completed", "failed", "tokens/s", "prompt tok/s", "cached", "requests/s",
+           "goodput/s", "memory");
     for (size_t i = 0; i < n; i++) {
         struct kn_serve_total *t = totals[i];
         printf("%-18s %9" PRIu64 " %7" PRIu64 " %10.1f %13.1f %8.0f%% %10.3f %9.3f %10s\n", names[i], t->n_completed, t->n_failed + t->n_unsent,

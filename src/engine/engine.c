@@ -253,6 +253,7 @@ void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats 
         .n_running = sched.n_running,
         .n_fetch_blocks = sched.n_fetch_blocks,
         .n_publish_blocks = sched.n_publish_blocks,
+        .n_publishing = sched.n_publishing,
         .n_prompt_tokens = sched.n_prompt_tokens,
         .n_cached_tokens = sched.n_cached_tokens,
         .n_fetched_tokens = sched.n_fetched_tokens,
@@ -281,7 +282,6 @@ void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats 
         out->published_raw_bytes = p.raw_bytes;
         out->publish_errors = p.n_errors;
         out->publish_ns = p.busy_ns;
-        out->n_publishing = p.n_queued;
         out->fetch_working_bytes = kni_fetcher_working_bytes(engine->fetcher);
     }
 }

@@ -23,7 +23,7 @@
 #define DEFAULT_DEADLINE_MS 30000u
 #define DEFAULT_LOOKUP_MS 2000u
 #define DEFAULT_CLOSE_WAIT_MS 10000u
-#define WRITE_HANG_MS 30000u
+#define MOST_WRITE_MS 10000u
 #define LEAST_HANG_MS 1000u       /* a busy machine is not a store that hangs, whatever the deadline */
 #define CLOSE_LOOK_NS 100000000ull /* between two looks at whether all threads that are left hang */
 
@@ -171,7 +171,7 @@ static void set_limits(struct kni_fetcher *f)
         o->lookup_ms = o->deadline_ms;
     if (!o->close_wait_ms)
         o->close_wait_ms = DEFAULT_CLOSE_WAIT_MS;
-    const uint32_t ms[3] = {o->lookup_ms, o->deadline_ms, WRITE_HANG_MS}; /* by enum kni_store_call */
+    const uint32_t ms[3] = {o->lookup_ms, o->deadline_ms, o->deadline_ms < MOST_WRITE_MS ? o->deadline_ms : MOST_WRITE_MS}; /* by enum kni_store_call */
     for (int i = 0; i < 3; i++)
         f->limit_ns[i] = 1000000ull * (o->hang_ms ? o->hang_ms : ms[i] < LEAST_HANG_MS ? LEAST_HANG_MS : ms[i]);
 }

@@ -36,7 +36,7 @@ struct kni_fetcher_opts {
     bool store_optional;         /* a store that cannot be opened is no error: it is tried again */
     /* Bounds on the store, for tests; 0: the defaults. */
     uint32_t lookup_ms;          /* a job waits at most so long for its lookup; 2000, and never more than deadline_ms */
-    uint32_t hang_ms;            /* a call that is out for longer hangs: lookup_ms or deadline_ms, at least 1000; writes 30000 */
+    uint32_t hang_ms;            /* a call that is out for longer hangs: lookup_ms or deadline_ms, at least 1000; writes at most 10000 */
     uint32_t close_wait_ms;      /* close waits so long for calls that hang, then leaves their threads to themselves; 10000 */
 };
 

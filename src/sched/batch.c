@@ -1,12 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One step: which tokens of which jobs, then the run, then what came of it. Decodes go first, whatever their number; prompts
- * share what they leave of the budget, oldest first. Reserving blocks for one job may throw younger ones out of the batch,
+ * share what they leave of the budget, oldest first. So a prompt waits for those that came before it, not for those that come
+ * after: its first token comes at the latest after (prompt tokens not yet computed of all older jobs and its own) /
+ * (prefill_chunk - decodes) steps, plus the places it waited for.
+ *
+ * Prompts that begin alike. Before a job is given prompt tokens it takes what the prefix index has got since; and a block that an
+ * older job computes in this very step is not computed a second time: the job sits the step out and finds the block in the next.
+ * It only waits for jobs that are in the batch and so move; when the older one ends or is thrown out, it computes by itself.
+ *
+ * Reserving blocks for one job may throw younger ones out of the batch,
  * so items are made only when it stands.
  */
 #include "sched/sched_state.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -31,6 +40,35 @@ static uint32_t add(struct kni_sched *s, struct kni_job *job, uint32_t n)
     return n;
 }
 
+/* Whether the step being built computes the block that job needs next, for an older job with the same prefix. */
+static bool is_computed_by_older(const struct kni_sched *s, const struct kni_job *job)
+{
+    uint32_t b = job->seq.n_tokens / KNI_BLOCK_TOKENS, end = (b + 1) * KNI_BLOCK_TOKENS;
+    if (job->seq.n_hashed < b || end >= job->n_known) /* its last block has logits to give */
+        return false;
+    for (uint32_t i = 0; i < s->n_batch; i++) {
+        const struct kni_job *o = s->batch[i].job;
+        if (o->id < job->id && o->n_known >= end && o->seq.n_tokens / KNI_BLOCK_TOKENS == b && o->seq.n_hashed >= b &&
+            kni_hash_equal(&o->seq.hashes[b], &job->seq.hashes[b]) &&
+            memcmp(o->tokens + (size_t)b * KNI_BLOCK_TOKENS, job->tokens + (size_t)b * KNI_BLOCK_TOKENS, KNI_BLOCK_TOKENS * sizeof *o->tokens) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Takes what the index has by now, instead of computing it. True: the rest comes with this step, so the job sits it out. */
+static bool share_prefix(struct kni_sched *s, struct kni_job *job)
+{
+    if (!kni_pool_index(s->opts.pool))
+        return false;
+    if (job->seq.n_blocks == kni_blocks_for_tokens(job->seq.n_tokens)) /* nothing reserved */
+        kni_sched_match(s, job);
+    if (!is_computed_by_older(s, job))
+        return false;
+    kni_seq_truncate(&job->seq, job->seq.n_tokens - job->seq.n_tokens % KNI_BLOCK_TOKENS); /* whole blocks can be matched again */
+    return true;
+}
+
 static void build(struct kni_sched *s)
 {
     s->n_batch = 0;
@@ -39,9 +77,10 @@ static void build(struct kni_sched *s)
             add(s, job, 1);
     uint32_t n_left = s->opts.prefill_chunk > s->n_batch ? s->opts.prefill_chunk - s->n_batch : 1;
     for (struct kni_job *job = s->running.first; job && n_left; job = job->next) {
+        if (kni_job_n_pending(job) == 1 || share_prefix(s, job))
+            continue;
         uint32_t n = kni_job_n_pending(job);
-        if (n > 1)
-            n_left -= add(s, job, n < n_left ? n : n_left);
+        n_left -= add(s, job, n < n_left ? n : n_left);
     }
 }
 

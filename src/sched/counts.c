@@ -25,6 +25,8 @@ struct kni_sched_stats kni_sched_get_stats(const struct kni_sched *s)
     out.n_fetching = s->fetching.n;
     out.n_running = s->running.n;
     out.n_publish_blocks = s->n_publish_blocks;
+    for (const struct kni_hold *hold = s->holds; hold; hold = hold->next)
+        out.n_publishing++;
     for (const struct kni_job *job = s->fetching.first; job; job = job->next)
         if (job->fetch_end)
             out.n_fetch_blocks += job->seq.n_blocks - job->fetch_first / KNI_BLOCK_TOKENS;

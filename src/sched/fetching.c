@@ -12,13 +12,14 @@
  *
  * Blocks. A fetch promises, at its turn, never to hold more than fetch_end - fetch_first tokens; promises together stay within
  * fetch_pool_percent, turns are given in order of age, and a promise is cut to the cap. So fetches that have begun never wait for
- * each other. What is promised is taken only for a few chunks ahead of what has arrived: the rest of the pool goes on serving
+ * each other. A fetch that is alone in the engine has nobody to spare blocks for: it may have more, until somebody comes.
+ * What is promised is taken only for a few chunks ahead of what has arrived: the rest of the pool goes on serving
  * steps meanwhile. When the pool has no further chunk, the fetch ends with what arrived in order, and the rest is computed.
  *
  * Giving up. A worker may be writing into the blocks (a chunk's decoding takes tens of ms). Nobody waits for it: the blocks get
  * references of their own (a leftover) until it has let go.
  *
- * Owner thread: the scheduler's. Every wait here is bounded: lookup and fetch by the fetcher's deadline, the turn by TURN_NS.
+ * Owner thread: the scheduler's. Every wait here is bounded: lookup and fetch by the fetcher's deadline, the turn by fetch_turn_ms.
  */
 #include <assert.h>
 #include <string.h>
@@ -27,7 +28,7 @@
 #include "sched/sched_state.h"
 
 #define WINDOW_CHUNKS 4u
-#define TURN_NS 5000000000ull /* then computing is likely to be faster than the queue */
+#define TURN_MS 5000u /* then computing is likely to be faster than the queue */
 
 /* ---- ends */
 
@@ -127,11 +128,24 @@ static uint32_t promised_blocks(const struct kni_sched *s)
     return n;
 }
 
+/* Nobody else wants blocks. Who waits for this fetch does not count. */
+static bool is_alone(const struct kni_sched *s, const struct kni_job *job)
+{
+    bool alone = !s->running.n && !s->waiting.n;
+    for (const struct kni_job *o = s->fetching.first; o && alone; o = o->next)
+        alone = o == job || !o->fetch;
+    return alone;
+}
+
 /* Blocks for whole chunks, as many ahead of n_restored as the window and the pool allow. True when there are more than before. */
 static bool move_window(struct kni_sched *s, struct kni_job *job, uint32_t n_restored)
 {
     const uint32_t chunk = s->opts.chunk_tokens, before = job->fetch_reserved;
     uint64_t end = n_restored + (uint64_t)chunk * (s->opts.fetch_window_chunks ? s->opts.fetch_window_chunks : WINDOW_CHUNKS);
+    uint64_t most = job->fetch_first + (uint64_t)cap_blocks(s) * KNI_BLOCK_TOKENS;
+    most -= most % chunk;
+    if (end > most && !is_alone(s, job))
+        end = most;
     if (end > job->fetch_end)
         end = job->fetch_end;
     if (end <= before)
@@ -153,10 +167,10 @@ static bool move_window(struct kni_sched *s, struct kni_job *job, uint32_t n_res
 }
 
 /* Hands the window over. False: the fetch cannot be used. */
-static bool extend(struct kni_sched *s, struct kni_job *job, bool more)
+static bool extend(struct kni_sched *s, struct kni_job *job)
 {
     struct kni_kv_view view = kni_seq_view(&job->seq);
-    enum kn_status status = kni_fetch_extend(job->fetch, &view, job->fetch_reserved, more);
+    enum kn_status status = kni_fetch_extend(job->fetch, &view, job->fetch_reserved, job->fetch_reserved < job->fetch_end);
     if (status && status != KN_E_STATE) /* over meanwhile: the next look takes it */
         kni_sched_say_store_error(s, status, "starting a fetch");
     return !status || status == KN_E_STATE;
@@ -187,10 +201,11 @@ static enum turn take_turn(struct kni_sched *s, struct kni_job *job, uint32_t n_
         return TURN_NEVER;
     uint32_t n_cap = cap_blocks(s), n_promised = promised_blocks(s), n_room = n_cap > n_promised ? n_cap - n_promised : 0;
     uint32_t n_blocks = (n_wanted - job->fetch_first) / KNI_BLOCK_TOKENS;
-    n_blocks = n_blocks < n_cap ? n_blocks : n_cap;
+    bool alone = is_alone(s, job);
+    n_blocks = n_blocks < n_cap || alone ? n_blocks : n_cap;
     uint32_t end = job->fetch_first + n_blocks * KNI_BLOCK_TOKENS;
     end -= end % s->opts.chunk_tokens;
-    if (may && n_blocks <= n_room && end > job->fetch_first) {
+    if (may && (n_blocks <= n_room || alone) && end > job->fetch_first) {
         kni_sched_match(s, job); /* others may have brought it meanwhile */
         if (n_wanted <= job->seq.n_tokens)
             return TURN_NEVER;
@@ -200,12 +215,13 @@ static enum turn take_turn(struct kni_sched *s, struct kni_job *job, uint32_t n_
         job->fetch_reserved = job->fetch_first;
         if (move_window(s, job, job->fetch_first)) {
             job->stats.fetch_wanted = end;
-            return extend(s, job, true) ? TURN_NOW : TURN_NEVER;
+            return extend(s, job) ? TURN_NOW : TURN_NEVER;
         }
         job->fetch_end = job->fetch_reserved = 0;
         kni_sched_match(s, job); /* not now: back to what the pool has */
     }
-    return now - job->fetch_ready_ns > TURN_NS || !somebody_moves(s) ? TURN_NEVER : TURN_LATER;
+    uint64_t turn_ns = (s->opts.fetch_turn_ms ? s->opts.fetch_turn_ms : TURN_MS) * 1000000ull;
+    return now - job->fetch_ready_ns > turn_ns || !somebody_moves(s) ? TURN_NEVER : TURN_LATER;
 }
 
 /* More blocks as chunks arrive; an end where it is when there are none for what comes next. */
@@ -214,11 +230,11 @@ static void feed(struct kni_sched *s, struct kni_job *job, uint32_t n_restored)
     if (job->fetch_reserved == job->fetch_end)
         return;
     if (move_window(s, job, n_restored)) {
-        extend(s, job, true);
+        extend(s, job);
     } else if (n_restored >= job->fetch_reserved) {
         job->fetch_end = job->fetch_reserved;
         job->stats.fetch_wanted = job->fetch_end;
-        extend(s, job, false);
+        extend(s, job);
     }
 }
 

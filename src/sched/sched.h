@@ -4,13 +4,13 @@
  *
  *   submit -> waiting -> (waiting for KV: a fetch runs; it never holds up others) -> running -> finished
  *
- * A step: take news of fetches and publishes; admit; decode one token of every running job; fill what is left of the
- * budget of prompt tokens with chunks of prompts, oldest first; run; choose tokens. At least one prompt token is computed a
- * step, so that decodes cannot starve a prompt.
+ * A step: take news of fetches and publishes; end who is late; admit; decode one token of every running job; fill what is left of
+ * the budget of prompt tokens with chunks of prompts, oldest first; run; choose tokens. At least one prompt token is computed a
+ * step, so that decodes cannot starve a prompt. How long a prompt may wait: see batch.c.
  *
- * Room: a job takes blocks as it goes. When there is none, finished jobs that nobody closed lose theirs first, then the
- * youngest job that holds any is preempted: its blocks go, its tokens stay, and it is computed again later. A job that could
- * never fit is refused at submit, so the oldest job always ends.
+ * Room: a job takes blocks as it goes. When there is none, finished jobs that nobody closed lose theirs first, then publishes
+ * that have not begun are taken back, then the youngest job that holds any is preempted: its blocks go, its tokens stay, and it
+ * is computed again later. A job that could never fit is refused at submit, so the oldest job always ends.
  *
  * Publishing happens after a job's last token, in the background, so that it never competes with the answer.
  *
@@ -36,6 +36,7 @@ struct kni_sched_opts {
     uint32_t max_running;        /* jobs in a step, at least 1 */
     uint32_t fetch_pool_percent; /* most of the pool that jobs waiting for a fetch may reserve together; 0: all of it */
     uint32_t fetch_window_chunks; /* blocks are reserved for so many chunks ahead of what has arrived; 0: 4 */
+    uint32_t fetch_turn_ms;      /* a fetch that waits longer for its share of the pool is computed instead; 0: 5000 */
     bool fetch_inline;           /* a step waits for the fetches that it meets */
     uint32_t n_vocab;
     kni_sched_pick_fn pick;
@@ -47,6 +48,7 @@ struct kni_sched_stats {
     uint64_t n_steps, n_step_tokens;
     uint32_t n_waiting, n_fetching, n_running;
     uint32_t n_fetch_blocks, n_publish_blocks;
+    uint64_t n_publishing; /* not taken back yet: a step is due for those that are over */
     uint64_t n_prompt_tokens, n_cached_tokens, n_fetched_tokens, n_computed_tokens, n_generated_tokens;
     uint64_t n_preemptions;
     uint64_t n_fetches, n_fetches_cut, fetch_bytes, fetch_ns, n_fetch_misses;

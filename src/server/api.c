@@ -114,20 +114,14 @@ bool kni_exchange_wait(struct kni_exchange *x, uint32_t timeout_ms)
     struct pollfd fds[KNI_PARAMS_MAX_PROMPTS];
     if (x->n_calls == 1)
         return kni_call_wait(x->calls[0], x->socket, timeout_ms);
-    for (uint64_t end_ns = kni_now_ns() + timeout_ms * UINT64_C(1000000), now;;) { /* the client is looked for now and then */
-        for (uint32_t i = 0; i < x->n_calls; i++)
-            fds[i] = (struct pollfd){.fd = x->calls[i]->event_fd, .events = POLLIN};
-        int n = poll(fds, x->n_calls, (int)(timeout_ms < POLL_MS ? timeout_ms : POLL_MS));
-        bool here = true;
-        for (uint32_t i = 0; i < x->n_calls; i++)
-            if (n > 0 && fds[i].revents)
-                here = kni_call_wait(x->calls[i], x->socket, 0) && here;
-        now = kni_now_ns();
-        if (n > 0 || now >= end_ns)
-            return here && (n > 0 || kni_call_wait(x->calls[0], x->socket, 0));
-        if (!kni_call_wait(x->calls[0], x->socket, 0))
-            return false;
-    }
+    for (uint32_t i = 0; i < x->n_calls; i++)
+        fds[i] = (struct pollfd){.fd = x->calls[i]->event_fd, .events = POLLIN};
+    int n = poll(fds, x->n_calls, (int)(timeout_ms < POLL_MS ? timeout_ms : POLL_MS)); /* the client is looked for now and then */
+    bool here = true;
+    for (uint32_t i = 0; i < x->n_calls; i++) /* not waiting: takes the signal, and looks for the client; of one at least */
+        if (i == 0 || (n > 0 && fds[i].revents))
+            here = kni_call_wait(x->calls[i], x->socket, 0) && here;
+    return here;
 }
 
 /* ---- errors ---- */
@@ -173,9 +167,8 @@ static void answer_refusal(struct kni_http_reply *reply, const struct kni_call *
     }
 }
 
-static void answer_gone(struct kni_exchange *x, struct kni_http_reply *reply)
+static void answer_gone(struct kni_http_reply *reply)
 {
-    atomic_fetch_add_explicit(&x->api->metrics->disconnects, 1, memory_order_relaxed); /* a count */
     kni_http_error(reply, CLIENT_GONE, NULL, "client_gone", "the client has closed the connection");
 }
 
@@ -197,7 +190,7 @@ static bool submit(struct kni_exchange *x, struct kni_http_reply *reply)
         int state;
         while ((state = atomic_load_explicit(&call->state, memory_order_acquire)) == KNI_CALL_STATE_QUEUED) /* pairs with the engine's release */
             if (!kni_call_wait(call, x->socket, POLL_MS)) {
-                answer_gone(x, reply);
+                answer_gone(reply);
                 return false;
             }
         if (state == KNI_CALL_STATE_REFUSED) {
@@ -242,7 +235,7 @@ static void collect(struct kni_exchange *x, struct kni_http_reply *reply)
         if (done)
             break;
         if (!kni_exchange_wait(x, POLL_MS)) {
-            answer_gone(x, reply);
+            answer_gone(reply);
             return;
         }
     }

@@ -46,6 +46,7 @@ struct kni_exchange {
     /* streaming */
     struct kni_buf text;     /* events to be sent */
     size_t n_text_sent;
+    uint64_t quiet_ns;       /* since when nothing was sent */
     bool over;               /* nothing follows text */
 };
 
@@ -72,7 +73,7 @@ void kni_render_failure(const struct kni_failure *failure, struct kni_buf *text)
 
 /* Answers with the exchange's stream; takes x. */
 void kni_stream_begin(struct kni_exchange *x, struct kni_http_reply *reply);
-/* Waits until some call may have changed. False: the client has gone. */
+/* Waits until some call may have changed, and not longer than that; look at all before each wait. False: the client has gone. */
 bool kni_exchange_wait(struct kni_exchange *x, uint32_t timeout_ms);
 /* Cancels what is not done and frees all. */
 void kni_exchange_close(struct kni_exchange **x);

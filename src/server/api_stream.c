@@ -4,7 +4,7 @@
  *
  *     read: text left? -> give it.  over? -> end.  else take tokens of every choice -> chunks;  nothing? -> wait
  *
- * While nothing comes, a comment goes out every KEEP_ALIVE_MS, so that proxies keep the line; clients skip comments. A stop string ends
+ * While nothing comes, a comment goes out every keep_alive_ms, so that proxies keep the line; clients skip comments. A stop string ends
  * its choice in the engine at once; its last chunk does not wait for that, but the stream's end does (usage is known then).
  * Thread: the connection's. Failure: a choice that fails becomes an error event and ends the stream; a client that has gone cancels.
  */
@@ -59,6 +59,7 @@ static ssize_t read_events(void *user, char *bytes, size_t room)
             n = n < room ? n : room;
             memcpy(bytes, x->text.data + x->n_text_sent, n);
             x->n_text_sent += n;
+            x->quiet_ns = kni_now_ns();
             return (ssize_t)n;
         }
         if (x->over)
@@ -68,32 +69,28 @@ static ssize_t read_events(void *user, char *bytes, size_t room)
         pump(x);
         if (x->text.failed) {
             kni_log(KN_LOG_LEVEL_ERROR, "server", "out of memory for an answer: its connection is cut");
-            x->over = false;
             return -2;
         }
         if (x->text.n || x->over)
             continue;
-        const uint64_t begin_ns = kni_now_ns();
-        if (!kni_exchange_wait(x, KEEP_ALIVE_MS))
+        const uint64_t quiet_ms = (kni_now_ns() - x->quiet_ns) / 1000000u;
+        const uint32_t keep_alive_ms = x->api->keep_alive_ms ? x->api->keep_alive_ms : KEEP_ALIVE_MS;
+        if (quiet_ms >= keep_alive_ms)
+            kni_buf_text(&x->text, ": waiting\n\n");
+        else if (!kni_exchange_wait(x, keep_alive_ms - (uint32_t)quiet_ms))
             return -2;
-        if (kni_now_ns() - begin_ns >= KEEP_ALIVE_MS * UINT64_C(1000000)) {
-            pump(x);
-            if (!x->text.n)
-                kni_buf_text(&x->text, ": waiting\n\n");
-        }
     }
 }
 
 static void close_events(void *user)
 {
     struct kni_exchange *x = user;
-    if (!x->over || x->n_text_sent < x->text.n)
-        atomic_fetch_add_explicit(&x->api->metrics->disconnects, 1, memory_order_relaxed); /* a count */
     kni_exchange_close(&x);
 }
 
 void kni_stream_begin(struct kni_exchange *x, struct kni_http_reply *reply)
 {
+    x->quiet_ns = kni_now_ns();
     *reply = (struct kni_http_reply){.status = 200, .content_type = "text/event-stream", .read = read_events, .close = close_events, .user = x,
                                      .cache_control = "no-cache"};
 }

@@ -318,6 +318,11 @@ void kni_http_quiesce(struct kni_http *http)
         shutdown(http->listen_fd, SHUT_RD); /* new clients are refused at once instead of waiting in the backlog */
 }
 
+bool kni_http_is_busy(struct kni_http *http)
+{
+    return kni_guard_is_busy(http->guard);
+}
+
 void kni_http_close(struct kni_http **http)
 {
     struct kni_http *h = *http;

@@ -72,6 +72,8 @@ enum kn_status kni_http_open(struct kni_http **out, const struct kni_http_opts *
 uint16_t kni_http_port(const struct kni_http *http);
 /* Stops listening; connections go on. */
 void kni_http_quiesce(struct kni_http *http);
+/* Whether an answer is being made or sent. Those that do not move are cut after send_timeout_ms, so it ends. */
+bool kni_http_is_busy(struct kni_http *http);
 /* Ends all connections and waits for their threads: handlers must come back by themselves (cancel their calls first). */
 void kni_http_close(struct kni_http **http);
 

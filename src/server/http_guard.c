@@ -103,6 +103,18 @@ void kni_guard_remove(struct kni_guard *guard, struct kni_guard_conn *conn, bool
         close(fd);
 }
 
+bool kni_guard_is_busy(struct kni_guard *guard)
+{
+    bool busy = false;
+    pthread_mutex_lock(&guard->lock);
+    for (struct kni_guard_conn *c = guard->conns; c && !busy; c = c->next) {
+        enum kni_guard_phase phase = (enum kni_guard_phase)(atomic_load_explicit(&c->mark, memory_order_relaxed) & 7);
+        busy = !atomic_load_explicit(&c->cut, memory_order_relaxed) && (phase == KNI_GUARD_PHASE_HANDLER || phase == KNI_GUARD_PHASE_SEND);
+    }
+    pthread_mutex_unlock(&guard->lock);
+    return busy;
+}
+
 void kni_guard_cut_all(struct kni_guard *guard)
 {
     pthread_mutex_lock(&guard->lock);

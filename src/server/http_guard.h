@@ -53,6 +53,8 @@ void kni_guard_add(struct kni_guard *guard, struct kni_guard_conn *conn, int fd)
 void kni_guard_remove(struct kni_guard *guard, struct kni_guard_conn *conn, bool unread);
 /* The connection's thread. */
 void kni_guard_enter(struct kni_guard_conn *conn, enum kni_guard_phase phase);
+/* Any thread. Whether a connection's request is being answered: it is in HANDLER or SEND. */
+bool kni_guard_is_busy(struct kni_guard *guard);
 /* Shuts all connections down, so that their threads come back from reading and writing. */
 void kni_guard_cut_all(struct kni_guard *guard);
 

@@ -128,6 +128,11 @@ void kni_loop_stop(struct kni_loop *loop)
     write_event(loop); /* kn_engine_wake is for threads, not for signal handlers: a step's wait for a fetch is short */
 }
 
+uint32_t kni_loop_n_stops(const struct kni_loop *loop)
+{
+    return atomic_load_explicit(&loop->n_stops, memory_order_acquire); /* with kni_loop_stop's add */
+}
+
 /* Puts the call into the inbox unless it is there. False: the inbox is full. */
 static bool post(struct kni_loop *loop, struct kni_call *call)
 {
@@ -276,12 +281,18 @@ static void go_to_sleep(struct kni_loop *loop, int timeout_ms)
         ;
 }
 
+/* Publishes run, or have ended and a step has yet to take their blocks back. */
+static bool has_publishes(const struct kni_loop *loop)
+{
+    return loop->draft.engine.n_publishing || loop->draft.engine.n_publish_blocks;
+}
+
 /* 0: there is work. */
 static int sleep_ms(const struct kni_loop *loop, bool has_news)
 {
     if (loop->calls)
         return has_news ? 0 : STALL_POLL_MS;
-    return loop->draft.engine.n_publishing ? PUBLISH_POLL_MS : -1;
+    return has_publishes(loop) ? PUBLISH_POLL_MS : -1;
 }
 
 /* most_ms: longest sleep, -1: any. */
@@ -291,11 +302,11 @@ static void turn(struct kni_loop *loop, int most_ms)
     atomic_exchange_explicit(&loop->attention, false, memory_order_seq_cst);
     take_inbox(loop, TURN_CALLS);
     bool was_busy = loop->calls != NULL, has_news = false;
-    if (was_busy || loop->draft.engine.n_publishing)
+    if (was_busy || has_publishes(loop))
         has_news = step(loop);
     uint64_t now = kni_now_ns();
     bool is_idle = !loop->calls, is_wanted = atomic_load_explicit(&loop->n_wanting, memory_order_relaxed); /* ordered by attention */
-    if (is_wanted || now - loop->draft.taken_ns >= SNAPSHOT_NS || (is_idle && (was_busy || loop->draft.engine.n_publishing)))
+    if (is_wanted || now - loop->draft.taken_ns >= SNAPSHOT_NS || (is_idle && (was_busy || has_publishes(loop))))
         kni_loop_take_snapshot(loop, now);
     int ms = sleep_ms(loop, has_news);
     if (ms)
@@ -316,15 +327,10 @@ static void finish_inbox(struct kni_loop *loop)
     }
 }
 
-static uint32_t n_stops(const struct kni_loop *loop)
-{
-    return atomic_load_explicit(&loop->n_stops, memory_order_acquire); /* with kni_loop_stop's add */
-}
-
 /* Lets the calls under way end. */
 static void drain_calls(struct kni_loop *loop, uint64_t end_ns)
 {
-    while ((loop->calls || atomic_load_explicit(&loop->n_inbox, memory_order_relaxed)) && n_stops(loop) < 2 && kni_now_ns() < end_ns)
+    while ((loop->calls || atomic_load_explicit(&loop->n_inbox, memory_order_relaxed)) && kni_loop_n_stops(loop) < 2 && kni_now_ns() < end_ns)
         turn(loop, STALL_POLL_MS);
     uint32_t n_left = loop->n_calls;
     finish_inbox(loop);
@@ -339,7 +345,7 @@ static void drain_publishes(struct kni_loop *loop)
     enum kn_status status;
     do
         status = kn_engine_flush(loop->opts.engine, FLUSH_SLICE_MS);
-    while (status == KN_E_TIMEOUT && n_stops(loop) < 2 && kni_now_ns() < end_ns);
+    while (status == KN_E_TIMEOUT && kni_loop_n_stops(loop) < 2 && kni_now_ns() < end_ns);
     if (status == KN_E_TIMEOUT)
         kni_log(KN_LOG_LEVEL_WARN, "server", "the store did not take everything in time: prefixes that were not yet published are dropped");
     else if (status)
@@ -348,7 +354,7 @@ static void drain_publishes(struct kni_loop *loop)
 
 enum kn_status kni_loop_run(struct kni_loop *loop)
 {
-    while (!n_stops(loop))
+    while (!kni_loop_n_stops(loop))
         turn(loop, -1);
     loop->draining = true;
     kni_log(KN_LOG_LEVEL_INFO, "server", "draining: %" PRIu32 " requests are under way", loop->n_calls);

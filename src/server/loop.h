@@ -34,6 +34,9 @@ enum kn_status kni_loop_run(struct kni_loop *loop);
 /* Any thread, async-signal-safe. The second call cancels what is under way. */
 void kni_loop_stop(struct kni_loop *loop);
 
+/* Any thread. How often it was stopped. */
+uint32_t kni_loop_n_stops(const struct kni_loop *loop);
+
 /* Any thread. Takes a reference of its own. KN_E_FULL: max_queue choices wait already beyond the max_running that may run (counted
  * in refused_queue); KN_E_STATE: draining. What the engine objects to comes later, as state REFUSED. */
 enum kn_status kni_loop_submit(struct kni_loop *loop, struct kni_call *call);

@@ -15,7 +15,7 @@
 
 #include "base/alloc.h"
 
-enum { MAX_DEPTH = 64, MAX_VALUES = 1u << 20 };
+enum { MAX_DEPTH = 64, MAX_VALUES = 1 << 20, MAX_TOKENIZE_BYTES = 1 << 20 };
 
 bool kni_params_fail(struct kni_params_reader *r, enum kn_status status, const char *code, const char *param, const char *format, ...)
 {
@@ -24,7 +24,7 @@ bool kni_params_fail(struct kni_params_reader *r, enum kn_status status, const c
     if (r->status != KN_OK)
         return false;
     r->status = status;
-    e->status = code && !strcmp(code, "model_not_found") ? 404 : status == KN_E_NOMEM ? 503 : 400;
+    e->status = code && !strcmp(code, "model_not_found") ? 404 : status == KN_E_NOMEM ? 503 : status == KN_E_IO ? 500 : 400;
     e->code = code;
     snprintf(e->param, sizeof e->param, "%s", param ? param : "");
     va_start(args, format);
@@ -167,20 +167,24 @@ static bool find_text(struct kni_params_reader *r, const json_t **text, unsigned
 enum kn_status kni_params_parse_tokenize(struct kni_params_tokenize *out, const struct kn_model *model, const struct kni_params_limits *limits,
                                          const char *body, size_t n_body, struct kni_params_error *error)
 {
-    struct kni_params_reader r = {.model = model, .limits = limits, .error = error};
-    json_t *json;
+    struct kni_params_reader r = {.model = model, .limits = limits, .error = error, .any_length = true};
+    json_t *json = NULL;
     const json_t *text = NULL;
     unsigned flags = 0;
     bool reply = true;
     *out = (struct kni_params_tokenize){0};
     *error = (struct kni_params_error){0};
+    if (n_body > MAX_TOKENIZE_BYTES) {
+        kni_params_fail(&r, KN_E_ARG, NULL, NULL, "the body has %zu bytes: at most %d are tokenized at once; split the text", n_body, MAX_TOKENIZE_BYTES);
+        goto done;
+    }
     if (!kni_params_load(&r, &json, body, n_body) || !take_model(&r) || !kni_params_bool(&r, "with_pieces", &out->with_pieces) ||
         !kni_params_bool(&r, "return_token_strs", &out->with_pieces) || !kni_params_bool(&r, "add_generation_prompt", &reply))
         goto done;
     if (kni_params_get(&r, "messages"))
         kni_params_messages(&r, reply, &out->prompt);
     else if (find_text(&r, &text, &flags))
-        kni_params_tokens(&r, json_string_value(text), json_string_length(text), flags, &out->prompt);
+        kni_params_tokens(&r, "content", json_string_value(text), json_string_length(text), flags, &out->prompt);
 done:
     json_decref(json);
     return r.status;

@@ -15,6 +15,7 @@
 #define KNI_PARAMS_MAX_STOPS 16u
 #define KNI_PARAMS_MAX_STOP_BYTES 256u
 #define KNI_PARAMS_MAX_PROMPTS 64u
+#define KNI_PARAMS_MAX_CHOICES 128u /* of all prompts together; fewer than a server's default queue takes */
 
 struct kni_params_limits {
     uint32_t n_ctx, max_choices;
@@ -23,7 +24,7 @@ struct kni_params_limits {
 
 /* Why a body was refused: becomes an error object. */
 struct kni_params_error {
-    unsigned status;       /* 400, 404 */
+    unsigned status;       /* 400, 404; 500 and 503 for what is not the client's fault */
     const char *code;      /* static or NULL: "context_length_exceeded", "model_not_found", ... */
     char param[64], text[400];
 };
@@ -46,7 +47,7 @@ struct kni_params {
     bool ignore_eos, no_fetch, no_publish; /* our extensions: ignore_eos, kv_fetch, kv_publish (both true unless said) */
 };
 
-/* KN_OK, or KN_E_FORMAT / KN_E_ARG / KN_E_CONTEXT / KN_E_NOMEM with *error filled. fini accepts both. */
+/* KN_OK, or KN_E_FORMAT / KN_E_ARG / KN_E_UNSUPPORTED / KN_E_CONTEXT / KN_E_NOMEM / KN_E_IO with *error filled. fini accepts both. */
 enum kn_status kni_params_parse(struct kni_params *out, bool chat, const struct kn_model *model, const struct kni_params_limits *limits,
                                 const char *body, size_t n_body, struct kni_params_error *error);
 void kni_params_fini(struct kni_params *params);

@@ -14,10 +14,36 @@
 
 #include "base/alloc.h"
 #include "base/buf.h"
+#include "base/utf8.h"
 #include "server/params_reader.h"
 
-bool kni_params_tokens(struct kni_params_reader *r, const char *text, size_t n, unsigned flags, struct kni_params_prompt *out)
+bool kni_params_fail_context(struct kni_params_reader *r, const char *param, uint32_t n_tokens)
 {
+    const uint32_t n_ctx = r->limits->n_ctx;
+    return n_tokens ? kni_params_fail(r, KN_E_CONTEXT, "context_length_exceeded", param, "the prompt has %u tokens, and the context takes %u with the answer "
+                                      "in it: shorten the %s", n_tokens, n_ctx, param)
+                    : kni_params_fail(r, KN_E_CONTEXT, "context_length_exceeded", param, "the prompt has more than twice the %u tokens that the context "
+                                      "takes with the answer in it: shorten the %s", n_ctx, param);
+}
+
+/* A text far too long is found out by its beginning, or a client could keep a processor busy for as long as megabytes take. Twice the
+ * context is asked for, since a beginning may have a few tokens more than the same bytes have in the whole text. */
+static bool check_beginning(struct kni_params_reader *r, const char *param, const char *text, size_t n, unsigned flags)
+{
+    for (size_t part = 8 * (size_t)r->limits->n_ctx; part < n && !r->any_length; part *= 2) {
+        size_t n_ids = 0; /* no room: counted only */
+        if (kn_model_tokenize(r->model, text, part - kni_utf8_tail(text, part), flags, NULL, &n_ids) == KN_E_NOMEM)
+            return kni_params_fail_memory(r);
+        if (n_ids > 2 * (size_t)r->limits->n_ctx)
+            return kni_params_fail_context(r, param, 0);
+    }
+    return true;
+}
+
+bool kni_params_tokens(struct kni_params_reader *r, const char *param, const char *text, size_t n, unsigned flags, struct kni_params_prompt *out)
+{
+    if (!check_beginning(r, param, text, n, flags))
+        return false;
     size_t room = n / 3 + 64, n_ids = 0;
     enum kn_status s = KN_E_ARG;
     for (int pass = 0; pass < 2 && s == KN_E_ARG; pass++, room = n_ids) { /* KN_E_ARG: no room, n_ids says how much */
@@ -32,7 +58,7 @@ bool kni_params_tokens(struct kni_params_reader *r, const char *text, size_t n, 
     if (s == KN_E_NOMEM)
         return kni_params_fail_memory(r);
     if (s != KN_OK || n_ids > INT32_MAX)
-        return kni_params_fail(r, KN_E_ARG, NULL, NULL, "the text cannot be tokenized: %s", kn_status_message(s));
+        return kni_params_fail(r, KN_E_ARG, NULL, param, "the text cannot be tokenized: %s", kn_status_message(s));
     out->n_tokens = (uint32_t)n_ids;
     return true;
 }
@@ -41,7 +67,7 @@ bool kni_params_tokens(struct kni_params_reader *r, const char *text, size_t n, 
 static bool append(struct kni_params_reader *r, struct kni_params_prompt *out, const char *text, size_t n, unsigned flags)
 {
     struct kni_params_prompt piece = {0};
-    bool ok = kni_params_tokens(r, text, n, flags, &piece);
+    bool ok = kni_params_tokens(r, "messages", text, n, flags, &piece);
     if (ok && piece.n_tokens) {
         int32_t *all = kni_realloc(KNI_ALLOC_TAG_REQUEST, out->tokens, ((size_t)out->n_tokens + piece.n_tokens) * sizeof *all);
         ok = all || kni_params_fail_memory(r);
@@ -203,6 +229,7 @@ bool kni_params_messages(struct kni_params_reader *r, bool add_reply, struct kni
     struct kn_chat_message *m = kni_mul_size(n, sizeof *m, &bytes) ? kni_calloc(KNI_ALLOC_TAG_REQUEST, bytes, 0) : NULL;
     char *text = NULL;
     bool ok = m || kni_params_fail_memory(r), control = false;
+    uint64_t n_probed = 0;
     for (size_t i = 0; i < n && ok; i++) {
         const json_t *message = json_array_get(list, i);
         struct kni_params_prompt probe = {0};
@@ -211,14 +238,17 @@ bool kni_params_messages(struct kni_params_reader *r, bool add_reply, struct kni
         ok = m[i].role && take_content(r, i, m[i].role, json_object_get(message, "content"), &content);
         m[i].text = content;
         if (ok && *content) {
-            ok = kni_params_tokens(r, content, strlen(content), KN_TOKENIZE_SPECIAL, &probe);
+            ok = kni_params_tokens(r, "messages", content, strlen(content), KN_TOKENIZE_SPECIAL, &probe);
             control = control || spells_control(r->model, &probe);
+            n_probed += probe.n_tokens;
             kni_free(probe.tokens);
+            if (ok && !r->any_length && n_probed > 2 * (uint64_t)r->limits->n_ctx)
+                ok = kni_params_fail_context(r, "messages", 0);
         }
     }
     if (ok)
         text = render(r, m, n, add_reply, &n_text);
-    ok = ok && text && (control ? tokenize_apart(r, m, n, add_reply, out) : kni_params_tokens(r, text, n_text, KN_TOKENIZE_SPECIAL, out));
+    ok = ok && text && (control ? tokenize_apart(r, m, n, add_reply, out) : kni_params_tokens(r, "messages", text, n_text, KN_TOKENIZE_SPECIAL, out));
     for (size_t i = 0; i < n && m; i++)
         kni_free((void *)(uintptr_t)m[i].text);
     kni_free(m);
@@ -248,7 +278,8 @@ static bool take_ids(struct kni_params_reader *r, const json_t *v, struct kni_pa
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(v, i);
         if (!json_is_integer(id))
-            return kni_params_fail(r, KN_E_FORMAT, NULL, "prompt", "entry %zu of the prompt's token ids is %s: it must be an integer", i, kni_params_type(id));
+            return kni_params_fail(r, KN_E_FORMAT, NULL, "prompt", "entry %zu of the prompt's token ids is %s: it must be an integer", i,
+                                   kni_params_type(id));
         if (json_integer_value(id) < 0 || json_integer_value(id) >= (json_int_t)n_vocab)
             return kni_params_fail(r, KN_E_ARG, NULL, "prompt", "entry %zu of the prompt is token %lld: the model's are 0 to %zu", i,
                                    (long long)json_integer_value(id), n_vocab - 1);
@@ -260,12 +291,19 @@ static bool take_ids(struct kni_params_reader *r, const json_t *v, struct kni_pa
 
 static bool take_prompt(struct kni_params_reader *r, bool echo, const json_t *v, struct kni_params_prompt *out)
 {
-    bool ok = json_is_string(v) ? kni_params_tokens(r, json_string_value(v), json_string_length(v), KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS, out)
+    bool ok = json_is_string(v) ? kni_params_tokens(r, "prompt", json_string_value(v), json_string_length(v), KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS, out)
                                 : take_ids(r, v, out);
     if (!ok || !echo)
         return ok;
     out->text = json_is_string(v) ? kni_strdup(KNI_ALLOC_TAG_REQUEST, json_string_value(v)) : text_of(r->model, out->tokens, out->n_tokens);
     return out->text || kni_params_fail_memory(r);
+}
+
+static bool check_length(struct kni_params_reader *r, const char *param, const struct kni_params_prompt *prompt)
+{
+    if (!prompt->n_tokens)
+        return kni_params_fail(r, KN_E_ARG, NULL, param, "the prompt is empty: give it some text");
+    return prompt->n_tokens < r->limits->n_ctx || kni_params_fail_context(r, param, prompt->n_tokens);
 }
 
 /* "prompt": a string, ids, or an array of either. */
@@ -282,15 +320,19 @@ static bool take_prompts(struct kni_params_reader *r, struct kni_params *out)
     size_t n = several ? json_array_size(v) : 1;
     if (n > KNI_PARAMS_MAX_PROMPTS)
         return kni_params_fail(r, KN_E_ARG, NULL, "prompt", "there are %zu prompts: at most %u are taken in one request", n, KNI_PARAMS_MAX_PROMPTS);
+    if (n * out->n > KNI_PARAMS_MAX_CHOICES)
+        return kni_params_fail(r, KN_E_ARG, NULL, "n", "%zu prompts with %u choices each make more than %u: ask for fewer at once", n, out->n,
+                               KNI_PARAMS_MAX_CHOICES);
     out->prompts = kni_calloc(KNI_ALLOC_TAG_REQUEST, n * sizeof *out->prompts, 0);
     if (!out->prompts)
         return kni_params_fail_memory(r);
     for (size_t i = 0; i < n; i++) {
         const json_t *one = several ? json_array_get(v, i) : v;
         if (!json_is_string(one) && !json_is_array(one))
-            return kni_params_fail(r, KN_E_FORMAT, NULL, "prompt", "entry %zu of prompt is %s: all must be strings or arrays of token ids", i, kni_params_type(one));
+            return kni_params_fail(r, KN_E_FORMAT, NULL, "prompt", "entry %zu of prompt is %s: all must be strings or arrays of token ids", i,
+                                   kni_params_type(one));
         out->n_prompts++;
-        if (!take_prompt(r, out->echo, one, &out->prompts[i]))
+        if (!take_prompt(r, out->echo, one, &out->prompts[i]) || !check_length(r, "prompt", &out->prompts[i]))
             return false;
     }
     return true;
@@ -304,21 +346,13 @@ bool kni_params_prompts(struct kni_params_reader *r, struct kni_params *out, uin
         if (!out->prompts)
             return kni_params_fail_memory(r);
         out->n_prompts = 1;
-        if (!kni_params_messages(r, true, out->prompts))
+        if (!kni_params_messages(r, true, out->prompts) || !check_length(r, "messages", out->prompts))
             return false;
     } else if (!take_prompts(r, out)) {
         return false;
     }
-    for (uint32_t i = 0; i < out->n_prompts; i++) {
-        uint32_t n = out->prompts[i].n_tokens;
-        const char *name = out->chat ? "messages" : "prompt";
-        if (!n)
-            return kni_params_fail(r, KN_E_ARG, NULL, name, "the prompt is empty: give it some text");
-        if (n >= n_ctx)
-            return kni_params_fail(r, KN_E_CONTEXT, "context_length_exceeded", name, "the %s come to %u tokens, and the context has room for %u with the "
-                                   "answer in it: shorten them", name, n, n_ctx);
-        shortest = n < shortest ? n : shortest;
-    }
+    for (uint32_t i = 0; i < out->n_prompts; i++)
+        shortest = out->prompts[i].n_tokens < shortest ? out->prompts[i].n_tokens : shortest;
     out->max_tokens = wanted && wanted < n_ctx - shortest ? wanted : n_ctx - shortest;
     return true;
 }

@@ -18,6 +18,7 @@ struct kni_params_reader {
     const json_t *root; /* the body's object */
     struct kni_params_error *error;
     enum kn_status status;
+    bool any_length; /* of tokens: the context does not matter */
 };
 
 /* Files the first error; returns false. param and code may be NULL. */
@@ -40,8 +41,10 @@ const char *kni_params_type(const json_t *value);
 bool kni_params_fields(struct kni_params_reader *r, struct kni_params *out);
 /* The prompts' tokens, and what max_tokens becomes with them. wanted 0: to the end of the context. */
 bool kni_params_prompts(struct kni_params_reader *r, struct kni_params *out, uint32_t wanted);
+/* Files that a prompt does not fit the context. n_tokens 0: so many that they were not counted. */
+bool kni_params_fail_context(struct kni_params_reader *r, const char *param, uint32_t n_tokens);
 /* kni_alloc'ed tokens of a text, or of "messages" in the model's chat template. */
-bool kni_params_tokens(struct kni_params_reader *r, const char *text, size_t n, unsigned flags, struct kni_params_prompt *out);
+bool kni_params_tokens(struct kni_params_reader *r, const char *param, const char *text, size_t n, unsigned flags, struct kni_params_prompt *out);
 bool kni_params_messages(struct kni_params_reader *r, bool add_reply, struct kni_params_prompt *out);
 
 #endif

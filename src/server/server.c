@@ -3,7 +3,7 @@
  * Opens the server's parts in the order in which they need each other, and closes them in an order that leaves nobody waiting.
  *
  *     open:   options -> engine -> metrics -> loop -> api -> http (listens from here on)
- *     run:    loop until stopped and drained: every call has ended -> http stops listening
+ *     run:    loop until stopped and drained: every call has ended -> http stops listening -> answers under way are sent
  *     close:  (never run? the loop's end is run now) -> http: replies are sent or cut, handlers come back -> loop -> engine
  *
  * A handler waits for its call only, and the loop's end leaves no call open; so http, whose threads use loop and metrics, closes
@@ -14,6 +14,7 @@
 #include "kinema/server.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -23,10 +24,22 @@
 
 #define MAX_CONNECTIONS 10000u
 #define MAX_CHOICES 128u
-#define MAX_KEYS 100000u
+#define MAX_KEYS 10000u
 #define MIN_HEADER_BYTES 1024u
 #define MIN_BODY_BYTES 64u
 #define DEFAULT_MAX_RUNNING 32u
+#define N_ROUTES 8u
+
+static const struct kni_http_route fixed_routes[N_ROUTES] = {
+    {"POST", "/v1/chat/completions", KNI_ROUTE_CHAT, kni_api_chat, false},
+    {"POST", "/v1/completions", KNI_ROUTE_COMPLETIONS, kni_api_completions, false},
+    {"GET", "/v1/models", KNI_ROUTE_MODELS, kni_api_models, false},
+    {"POST", "/tokenize", KNI_ROUTE_TOKENIZE, kni_api_tokenize, false},
+    {"GET", "/health", KNI_ROUTE_HEALTH, kni_page_health, true},
+    {"GET", "/metrics", KNI_ROUTE_METRICS, kni_page_metrics, false},
+    {"GET", "/stats", KNI_ROUTE_STATS, kni_page_stats, false},
+    {"GET", "/", KNI_ROUTE_DASHBOARD, kni_page_dashboard, true},
+};
 
 struct kn_server {
     struct kn_server_opts opts; /* filled in; its pointers are to copies below, engine is NULL */
@@ -37,20 +50,10 @@ struct kn_server {
     struct kni_loop *loop;
     struct kni_api api;
     struct kni_http *http;
-    char *host, *model_name;
+    struct kni_http_route routes[N_ROUTES + 1]; /* those that are fixed, and the model's own */
+    char *host, *model_name, *model_path;
     struct kn_server_key *keys; /* [n_keys], their strings owned */
     bool has_run;
-};
-
-static const struct kni_http_route routes[] = {
-    {"POST", "/v1/chat/completions", KNI_ROUTE_CHAT, kni_api_chat, false},
-    {"POST", "/v1/completions", KNI_ROUTE_COMPLETIONS, kni_api_completions, false},
-    {"GET", "/v1/models", KNI_ROUTE_MODELS, kni_api_models, false},
-    {"POST", "/tokenize", KNI_ROUTE_TOKENIZE, kni_api_tokenize, false},
-    {"GET", "/health", KNI_ROUTE_HEALTH, kni_page_health, true},
-    {"GET", "/metrics", KNI_ROUTE_METRICS, kni_page_metrics, false},
-    {"GET", "/stats", KNI_ROUTE_STATS, kni_page_stats, false},
-    {"GET", "/", KNI_ROUTE_DASHBOARD, kni_page_dashboard, true},
 };
 
 /* ---- options */
@@ -113,6 +116,19 @@ static void fill_defaults(struct kn_server_opts *o)
         o->max_body_bytes = 8u << 20;
 }
 
+/* /v1/models/NAME is a path like the others. */
+static char *name_path(const char *model_name)
+{
+    static const char before[] = "/v1/models/";
+    size_t n = strlen(model_name) + 1, n_bytes;
+    char *path = kni_add_size(n, sizeof before - 1, &n_bytes) ? kni_alloc(KNI_ALLOC_TAG_MISC, n_bytes, 0) : NULL;
+    if (path) {
+        memcpy(path, before, sizeof before - 1);
+        memcpy(path + sizeof before - 1, model_name, n);
+    }
+    return path;
+}
+
 /* The file's name without folder and ".gguf". */
 static char *name_model(const char *path)
 {
@@ -144,7 +160,8 @@ static enum kn_status copy_strings(struct kn_server *s, const struct kn_server_o
     size_t n_bytes;
     s->host = kni_strdup(KNI_ALLOC_TAG_MISC, o->host ? o->host : "127.0.0.1");
     s->model_name = o->model_name ? kni_strdup(KNI_ALLOC_TAG_MISC, o->model_name) : name_model(kn_model_info(s->model)->path);
-    if (!s->host || !s->model_name)
+    s->model_path = s->model_name ? name_path(s->model_name) : NULL;
+    if (!s->host || !s->model_path)
         return KN_E_NOMEM;
     s->opts.host = s->host;
     s->opts.model_name = s->model_name;
@@ -198,7 +215,9 @@ static enum kn_status open_parts(struct kn_server *s, struct kn_err *err)
                               .wait_timeout_ms = s->opts.wait_timeout_ms,
                               .request_timeout_ms = s->opts.request_timeout_ms,
                               .created_s = kni_wall_s()};
-    struct kni_http_opts ho = {.server = &s->opts, .routes = routes, .n_routes = sizeof routes / sizeof *routes, .user = &s->api, .metrics = &s->metrics};
+    memcpy(s->routes, fixed_routes, sizeof fixed_routes);
+    s->routes[N_ROUTES] = (struct kni_http_route){"GET", s->model_path, KNI_ROUTE_MODELS, kni_api_model, false};
+    struct kni_http_opts ho = {.server = &s->opts, .routes = s->routes, .n_routes = N_ROUTES + 1, .user = &s->api, .metrics = &s->metrics};
     return kni_http_open(&s->http, &ho, err);
 }
 
@@ -242,6 +261,15 @@ uint16_t kn_server_port(const struct kn_server *server)
     return kni_http_port(server->http);
 }
 
+/* The calls have ended, their answers may still be on their way to slow readers. */
+static void send_rest(struct kn_server *s)
+{
+    const uint64_t end_ns = kni_now_ns() + (uint64_t)s->opts.drain_timeout_ms * 1000000u;
+    const struct timespec nap = {.tv_nsec = 2000000};
+    while (kni_http_is_busy(s->http) && kni_loop_n_stops(s->loop) < 2 && kni_now_ns() < end_ns)
+        nanosleep(&nap, NULL);
+}
+
 enum kn_status kn_server_run(struct kn_server *server)
 {
     if (server->has_run)
@@ -249,6 +277,7 @@ enum kn_status kn_server_run(struct kn_server *server)
     server->has_run = true;
     enum kn_status status = kni_loop_run(server->loop);
     kni_http_quiesce(server->http); /* refusals were answered until here */
+    send_rest(server);
     return status;
 }
 
@@ -279,6 +308,7 @@ void kn_server_close(struct kn_server **server)
     kni_free(s->keys);
     kni_free(s->host);
     kni_free(s->model_name);
+    kni_free(s->model_path);
     kni_free(s);
     *server = NULL;
 }

@@ -24,7 +24,7 @@
 #include "base/status.h"
 #include "store/store.h"
 
-#define DEAD_AFTER 5u /* three open the breaker of fetch/, two are its probes */
+#define DEAD_AFTER 4u /* three open the breaker of fetch/, one is its first probe */
 #define RETRY_NS 1000000000ull
 
 struct lazy_store {

@@ -73,6 +73,8 @@ fresh; add src/kv/named.h 'typedef struct named named;'; refuses typedef src/kv/
 fresh; add src/kv/macro.h '#define MIN(a, b) ((a) < (b) ? (a) : (b))'; refuses macros src/kv/macro.h:2 "macro without a prefix"
 fresh; add src/kv/gpu.c '#include <cuda_runtime.h>'; refuses placement src/kv/gpu.c:2 "CUDA outside cuda/"
 fresh; add src/kv/net.c '#include <sys/socket.h>'; refuses placement src/kv/net.c:2 "socket in kv"
+fresh; add bench/load2.c '#include <curl/curl.h>'; passes placement
+fresh; add bench/load2.c '#include <sys/socket.h>'; refuses placement bench/load2.c:2 "socket in bench"
 fresh; add src/kv/simd.c '#include <immintrin.h>'; refuses placement src/kv/simd.c:2 "intrinsics in kv"
 fresh; add src/codec/x86/simd.c '#include <immintrin.h>'; refuses placement src/codec/x86/simd.c:2 "intrinsics in a file without a level"
 fresh; add src/codec/x86/simd_avx2.c '#include <immintrin.h>'; passes placement

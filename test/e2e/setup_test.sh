@@ -65,14 +65,14 @@ grep -q '^lib[a-z0-9]*265-dev' "$source_dir/tools/packages-test.txt" || fail "to
 options=(--tests)
 run 1000
 [ $status -eq 0 ] && [ ! -s "$work/calls" ] || fail "tests, not root: status $status, $(cat "$work/calls")"
-wanted 0 'that need libx265-dev will be skipped' "tests, not root"
+wanted 0 'that need libx265-dev chromium will be skipped' "tests, not root"
 run 1000 cmake
-wanted 1 'apt-get install .* cmake libx265-dev$' "tests, not root, more is missing"
+wanted 1 'apt-get install .* cmake libx265-dev chromium$' "tests, not root, more is missing"
 run 0 cmake
-[ $status -eq 0 ] && grep -q ' install .* cmake$' "$work/calls" && grep -q ' install .* libx265-dev$' "$work/calls" || fail "tests, root: $status, $(cat "$work/calls")"
+[ $status -eq 0 ] && grep -q ' install .* cmake$' "$work/calls" && grep -q ' install .* libx265-dev chromium$' "$work/calls" || fail "tests, root: $status, $(cat "$work/calls")"
 touch "$work/no-network"
 run 0
-wanted 0 'that need libx265-dev will be skipped' "tests, no network"
+wanted 0 'that need libx265-dev chromium will be skipped' "tests, no network"
 rm "$work/no-network"
 options=(--all)
 run 0

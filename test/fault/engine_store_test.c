@@ -52,6 +52,7 @@ static struct kn_engine *engine_open(const char *path, const char *url, enum kn_
     struct kn_err err = {0};
     struct kn_model *model = model_open(path);
     struct kn_engine_opts eo = {.size = sizeof eo, .n_threads = 1, .no_prefix_cache = true, .store_url = url, .preset = preset,
+                                .fetch_pool_percent = 100, /* the pool is that small */
                                 .prefill_chunk = CHUNK, .chunk_tokens = CHUNK}; /* equal, so that steps after a fetch have the same rows: same rounding */
     if (kn_engine_open(&e, model, &eo, &err))
         fail_msg("%s", err.text);

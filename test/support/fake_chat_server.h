@@ -97,12 +97,14 @@ static bool fake_chat_pieces(struct fake_chat *s, int fd, unsigned n_pieces)
             return fake_chat_chunk(fd, "data: {\"error\":{\"message\":\"the pool burst\",\"code\":500}}\n\n") && fake_chat_send(fd, "0\r\n\r\n");
         if (s->fault == FAKE_CHAT_GARBAGE && i == n_pieces / 2)
             return fake_chat_chunk(fd, "data: {{{\n\n") && fake_chat_send(fd, "0\r\n\r\n");
-        snprintf(text, sizeof text, ": ping\ndata: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"w%u \"},\"finish_reason\":%s}]}\n\n", i, i + 1 == n_pieces ? "\"length\"" : "null");
+        snprintf(text, sizeof text, ": ping\ndata: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"w%u \"},\"finish_reason\":%s}]}\n\n", i,
+                 i + 1 == n_pieces ? "\"length\"" : "null");
         ok = fake_chat_chunk(fd, text);
     }
     if (ok && !s->no_usage) {
         snprintf(text, sizeof text,
-                 "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":21,\"completion_tokens\":%u,\"prompt_tokens_details\":{\"cached_tokens\":5}}}\n\n", n_pieces + 2);
+                 "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":21,\"completion_tokens\":%u,\"prompt_tokens_details\":{\"cached_tokens\":5}}}\n\n",
+                 n_pieces + 2);
         ok = fake_chat_chunk(fd, text);
     }
     return ok && fake_chat_chunk(fd, "data: [DONE]\n\n") && fake_chat_send(fd, "0\r\n\r\n");
@@ -123,7 +125,8 @@ static bool fake_chat_answer(struct fake_chat *s, int fd, const char *body)
     if (s->fault == FAKE_CHAT_REFUSE) {
         const char *text = "{\"error\":{\"message\":\"the queue is full\",\"type\":\"server_error\"}}";
         char head[160];
-        snprintf(head, sizeof head, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n", strlen(text));
+        snprintf(head, sizeof head, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
+                 strlen(text));
         return fake_chat_send(fd, head) && fake_chat_send(fd, text);
     }
     return fake_chat_send(fd, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n") && fake_chat_pieces(s, fd, n_pieces);
@@ -203,8 +206,8 @@ static void fake_chat_open(struct fake_chat *s)
     pthread_mutex_init(&s->lock, NULL);
     s->connections = calloc(FAKE_CHAT_MAX_CONNECTIONS, sizeof *s->connections);
     s->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (s->listener < 0 || bind(s->listener, (struct sockaddr *)&a, sizeof a) || listen(s->listener, 512) || getsockname(s->listener, (struct sockaddr *)&a, &n) ||
-        pthread_create(&s->acceptor, NULL, fake_chat_accept, s))
+    if (s->listener < 0 || bind(s->listener, (struct sockaddr *)&a, sizeof a) || listen(s->listener, 512) ||
+        getsockname(s->listener, (struct sockaddr *)&a, &n) || pthread_create(&s->acceptor, NULL, fake_chat_accept, s))
         abort();
     s->port = ntohs(a.sin_port);
     snprintf(s->url, sizeof s->url, "http://127.0.0.1:%u", (unsigned)s->port);

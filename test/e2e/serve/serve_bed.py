@@ -10,6 +10,7 @@ Every wait has an end, and every server is ended by its process id. Times are ge
 import http.client
 import json
 import os
+import random
 import select
 import signal
 import subprocess
@@ -17,12 +18,12 @@ import sys
 import tempfile
 import time
 import traceback
-import urllib.parse
 
 from prometheus_client.parser import text_string_to_metric_families
 
 BIN = os.environ["KN_BIN"]
 WORK = os.environ["KN_WORK"]
+BLOCK = 16  # tokens: fewer may be shared by the chance of one character
 PATIENCE = 60.0 * float(os.environ.get("KN_PATIENCE", "1"))  # seconds that a loaded machine under a sanitizer may take
 
 
@@ -182,13 +183,10 @@ class Server:
 
 
 def words(n, seed=1):
-    """n pseudo-random English words: the same for the same seed."""
+    """n pseudo-random English words, the same for the same seed. The number in front makes prompts of different seeds differ from the first
+    block on, so that they share no prefix by chance."""
     some = "river stone light paper green table winter music seven ladder copper window garden silver letter bridge".split()
-    state, out = seed * 7919 + 12345, []
-    for _ in range(n):
-        state = (state * 1103515245 + 12345) % 2**31
-        out.append(some[(state >> 16) % len(some)])
-    return " ".join(out)
+    return f"{seed}: " + " ".join(random.Random(seed).choices(some, k=n))
 
 
 def run(names):
@@ -205,7 +203,3 @@ def run(names):
             failures += 1
             print(f"FAIL {name[6:]}: {traceback.format_exc()}", flush=True)
     sys.exit(1 if failures else 0)
-
-
-def quote(path):
-    return urllib.parse.quote(path)

@@ -70,17 +70,17 @@ expect 1 "keys:1: a line is KEY [NAME [SALT]]" "$bin" serve --api-key-file "$wor
 expect 1 "there is no key in it" "$bin" serve --api-key-file "$work/keys" --print-config
 
 # ---- listening: the line, the port file, a port in use, and the end
-"$bin" serve -m "$model" -c 256 --port 0 --json --port-file "$work/port" >"$work/out" 2>"$work/err" </dev/null &
+"$bin" serve -m "$model" -c 256 --port 0 --json --port-file "$work/port" >"$work/server.out" 2>"$work/server.err" </dev/null &
 child=$!
-for _ in $(seq 600); do [ -s "$work/port" ] && [ -s "$work/out" ] && break; sleep 0.1; done
+for _ in $(seq 600); do [ -s "$work/port" ] && [ -s "$work/server.out" ] && break; sleep 0.1; done
 port=$(cat "$work/port" 2>/dev/null || echo none)
-[ "$(json "$work/out" '[o["event"], o["port"], o["url"]]')" = "[\"listening\", $port, \"http://127.0.0.1:$port\"]" ] || fail "listening: $(cat "$work/out" "$work/err")"
-grep -q "listening on http://127.0.0.1:$port.*dashboard" "$work/err" || fail "stderr: $(cat "$work/err")"
+[ "$(json "$work/server.out" '[o["event"], o["port"], o["url"]]')" = "[\"listening\", $port, \"http://127.0.0.1:$port\"]" ] || fail "listening: $(cat "$work/server.out" "$work/server.err")"
+grep -q "listening on http://127.0.0.1:$port.*dashboard" "$work/server.err" || fail "stderr: $(cat "$work/server.err")"
 expect 1 "127.0.0.1" "$bin" serve -m "$model" -c 256 --port "$port"
 grep -qi "in use" "$work/err" || fail "a port in use: $(cat "$work/err")"
 kill -TERM $child
 status=0
 wait $child || status=$?
-[ $status -eq 0 ] || fail "status $status after SIGTERM: $(cat "$work/err")"
-[ "$(tail -n 1 "$work/out")" = '{"event": "stopped", "error": null}' ] || fail "stopped: $(cat "$work/out")"
+[ $status -eq 0 ] || fail "status $status after SIGTERM: $(cat "$work/server.err")"
+[ "$(tail -n 1 "$work/server.out")" = '{"event": "stopped", "error": null}' ] || fail "stopped: $(cat "$work/server.out")"
 finish

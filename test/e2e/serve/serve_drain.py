@@ -50,8 +50,8 @@ def new_one(server):
 
 
 def check_drain():
-    server = Server("-c", "8192")
-    stream = Stream(server, 6000)
+    server = Server("-c", "8192", "--drain-timeout", "10m")
+    stream = Stream(server, 2000)
     stream.next()
     server.child.send_signal(signal.SIGTERM)
     wait_for("new requests are refused", lambda: new_one(server) in (503, "refused"))
@@ -63,8 +63,8 @@ def check_drain():
 
 def check_drain_says_so():
     """As long as the port answers, /health says that it drains, with status 503, so that a balancer turns away."""
-    server = Server("-c", "8192")
-    stream = Stream(server, 6000)
+    server = Server("-c", "8192", "--drain-timeout", "10m")
+    stream = Stream(server, 2000)
     stream.next()
     server.child.send_signal(signal.SIGTERM)
     end = time.monotonic() + PATIENCE

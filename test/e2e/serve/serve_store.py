@@ -5,9 +5,9 @@ import os
 import sys
 import time
 
-from serve_bed import PATIENCE, WORK, Server, run, wait_for, words
+from serve_bed import BLOCK, PATIENCE, WORK, Server, run, wait_for, words
 
-FAST = ("--fetch-deadline", "1500ms", "--chunk-tokens", "64", "--preset", "exact")
+FAST = ("--drain-timeout", "3s", "--fetch-deadline", "1500ms", "--chunk-tokens", "64", "--preset", "exact")
 plain = {}
 fresh = iter(range(100, 100000))
 
@@ -49,7 +49,7 @@ def check_plain():
 
 def check_down_at_start():
     with Bed("down", "refuse-open") as s:
-        assert s.same(1) == 0
+        assert s.same(1) < BLOCK
         assert s.health() == "degraded" and s.get("/health").status == 200, s.get("/health")
         assert s.metrics()["kinema_store_open"] == 0 and s.metrics()["kinema_store_configured"] == 1
         s.order()
@@ -81,7 +81,7 @@ def check_dies():
         assert s.same(1) >= 64
         s.order("fail")
         s.serve_until("degraded", lambda: s.health() == "degraded")
-        assert s.same(2) == 0
+        assert s.same(2) < BLOCK
         m = s.metrics()
         assert m["kinema_store_errors_total{direction=read}"] > 0, m
         assert m["kinema_store_up{direction=read}"] == 0 or m["kinema_store_up{direction=write}"] == 0, m
@@ -95,11 +95,11 @@ def check_hangs():
     publish("hangs", [1, 2, 3])
     with Bed("hangs") as s:
         s.order("hang")
-        assert s.same(1) == 0
+        assert s.same(1) < BLOCK
         for _ in range(4):
             s.complete(words(100, next(fresh)), 1)
         begin = time.monotonic()
-        assert s.same(2) == 0
+        assert s.same(2) < BLOCK
         assert time.monotonic() - begin < PATIENCE / 2, "requests still wait for a store that hangs"
         s.serve_until("degraded", lambda: s.health() == "degraded")
         s.order()
@@ -109,7 +109,7 @@ def check_hangs():
 
 
 def check_hangs_at_the_end():
-    """A server whose store hangs can still be ended."""
+    """A server whose store hangs can still be ended; what was being published is given up after the drain's time."""
     with Bed("end") as s:
         s.order("hang")
         s.same(1)
@@ -117,11 +117,13 @@ def check_hangs_at_the_end():
 
 def check_garbage():
     publish("garbage", [1, 2])
-    for order in ("garbage", "short", "garbage-entry"):
+    for order in ("garbage", "short", "garbage-entry", "phantom"):
         with Bed("garbage", order) as s:
-            assert s.same(1) == 0, f"{order}: something was taken from a damaged chunk"
-            m = s.metrics()
-            assert m["kinema_fetch_missed_chunks_total"] + m["kinema_store_errors_total{direction=read}"] > 0, (order, m)
+            cached = s.same(1)
+            if order in ("garbage", "short"):  # the others' containers are whole: they may be believed
+                assert cached < BLOCK, f"{order}: something was taken from a damaged chunk"
+                m = s.metrics()
+                assert m["kinema_fetch_missed_chunks_total"] + m["kinema_store_errors_total{direction=read}"] > 0, (order, m)
             s.order()
             s.healthy()
             s.wait_idle()
@@ -132,8 +134,8 @@ def check_garbage():
 def check_slow():
     """A slow fetch is cut at its deadline; others are not kept waiting by it."""
     publish("slow", [1, 2])
-    with Bed("slow", "delay-get-ms 30000") as s:
-        assert s.same(1) == 0
+    with Bed("slow", "delay-get-ms 6000") as s:
+        assert s.same(1) < BLOCK
         m = s.metrics()
         assert m["kinema_fetches_cut_total"] >= 1, m
         s.order()

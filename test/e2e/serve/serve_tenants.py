@@ -5,7 +5,7 @@ import os
 
 import openai
 
-from serve_bed import PATIENCE, WORK, Server, run, words
+from serve_bed import BLOCK, PATIENCE, WORK, Server, run, words
 
 config = os.path.join(WORK, "tenants.json")
 with open(config, "w") as f:
@@ -42,21 +42,21 @@ def check_keys():
 
 
 def check_within_and_across():
-    assert cached(PROMPT, "key-anna-123") == 0
+    assert cached(PROMPT, "key-anna-123") < BLOCK
     assert cached(PROMPT, "key-anna-123") > 32, "a tenant shares with itself"
-    assert cached(PROMPT, "key-bert-456") == 0, "bert was given anna's prefix"
-    assert cached(PROMPT, "key-one-789") == 0, "team was given anna's prefix"
+    assert cached(PROMPT, "key-bert-456") < BLOCK, "bert was given anna's prefix"
+    assert cached(PROMPT, "key-one-789") < BLOCK, "team was given anna's prefix"
     assert cached(PROMPT, "key-two-012") > 32, "keys with the same salt share"
     assert cached(PROMPT, "key-bert-456") > 32
 
 
 def check_salt_of_a_request():
     prompt = words(60, next(fresh))
-    assert cached(prompt, "key-anna-123", cache_salt="a") == 0
+    assert cached(prompt, "key-anna-123", cache_salt="a") < BLOCK
     assert cached(prompt, "key-anna-123", cache_salt="a") > 32
-    assert cached(prompt, "key-anna-123", cache_salt="b") == 0, "salts share"
-    assert cached(prompt, "key-anna-123") == 0, "salted and plain share"
-    assert cached(prompt, "key-bert-456", cache_salt="a") == 0, "the same salt of two tenants shares"
+    assert cached(prompt, "key-anna-123", cache_salt="b") < BLOCK, "salts share"
+    assert cached(prompt, "key-anna-123") < BLOCK, "salted and plain share"
+    assert cached(prompt, "key-bert-456", cache_salt="a") < BLOCK, "the same salt of two tenants shares"
 
 
 def check_salts_that_look_alike():
@@ -64,10 +64,10 @@ def check_salts_that_look_alike():
     prompt = words(60, next(fresh))
     for salt in ("", "team", "anna", "4:team", "4:anna|", "|", "a|b", "4:anna|a"):
         if salt:
-            assert cached(prompt, "key-bert-456", cache_salt=salt) == 0, salt
+            assert cached(prompt, "key-bert-456", cache_salt=salt) < BLOCK, salt
             assert cached(prompt, "key-bert-456", cache_salt=salt) > 32, salt
     for key in ("key-anna-123", "key-one-789"):
-        assert cached(prompt, key) == 0, key
+        assert cached(prompt, key) < BLOCK, key
 
 
 def check_store():
@@ -79,7 +79,7 @@ def check_store():
         s.wait_idle()
         assert s.metrics()["kinema_published_chunks_total"] > 0
     with Server(*args, key="key-bert-456") as s:
-        assert s.complete(prompt, 2)[1] == 0, "fetched another tenant's chunks"
+        assert s.complete(prompt, 2)[1] < BLOCK, "fetched another tenant's chunks"
         s.wait_idle()
     with Server(*args, key="key-anna-123") as s:
         assert s.complete(prompt, 2)[1] >= 64, "its own were not fetched"

@@ -50,8 +50,8 @@ static struct bed *make_bed(const struct fake_chat *server, uint32_t n, double g
     for (uint32_t i = 0; i < n; i++)
         bed->requests[i] = (struct kn_load_request){.at_s = i * gap_s, .next = KN_LOAD_NONE};
     bed->n_tokens = n_tokens;
-    bed->plan = (struct kn_load_plan){.url = server->url, .requests = bed->requests, .n_requests = n, .timeout_ms = 60000, .body = make_body, .tick = count_ticks,
-                                      .user = bed};
+    bed->plan = (struct kn_load_plan){.url = server->url, .requests = bed->requests, .n_requests = n, .timeout_ms = 60000, .body = make_body,
+                                      .tick = count_ticks, .user = bed};
     return bed;
 }
 

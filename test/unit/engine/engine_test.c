@@ -79,6 +79,8 @@ static void test_bad_engine_options(void **state)
         {{.cpu_level_max_plus_1 = 4}, "cpu_level_max_plus_1 is 4"},
         {{.preset = (enum kn_preset)9}, "preset 9"},
         {{.chunk_tokens = 100}, "chunk_tokens is 100"},
+        {{.max_running = 257}, "max_running is 257"},
+        {{.fetch_pool_percent = 101}, "fetch_pool_percent is 101"},
         {{.pool_bytes = block_bytes - 1}, "pool_bytes"},
     };
     struct kn_engine *e = (struct kn_engine *)&e;

@@ -53,8 +53,28 @@ static void pauses_double_up_to_a_minute(void **state)
     assert_true(kni_breaker_allows(&b, now + S)); /* begins with a second again */
 }
 
+static void a_hang_opens_at_once(void **state)
+{
+    struct kni_breaker b = {0};
+    (void)state;
+    kni_breaker_ease(&b, S); /* closed: nothing */
+    assert_true(kni_breaker_allows(&b, S));
+    assert_true(kni_breaker_trip(&b, S));
+    assert_false(kni_breaker_trip(&b, 2 * S)); /* said once */
+    assert_false(kni_breaker_allows(&b, 62 * S - 1));
+    assert_true(kni_breaker_allows(&b, 62 * S));
+    kni_breaker_ease(&b, 10 * S); /* the call came back, badly */
+    assert_false(kni_breaker_allows(&b, 11 * S - 1));
+    assert_true(kni_breaker_allows(&b, 11 * S));
+    assert_false(kni_breaker_fail(&b, 11 * S));
+    assert_true(kni_breaker_allows(&b, 13 * S)); /* from there as always */
+    assert_true(kni_breaker_succeed(&b));
+    assert_true(kni_breaker_allows(&b, 0));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(opens_after_three_in_a_row), cmocka_unit_test(pauses_double_up_to_a_minute)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(opens_after_three_in_a_row), cmocka_unit_test(pauses_double_up_to_a_minute),
+                                       cmocka_unit_test(a_hang_opens_at_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

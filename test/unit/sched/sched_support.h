@@ -43,23 +43,36 @@ static inline enum kn_stop_reason pick(void *user, struct kni_job *job, const fl
     return *token == stop_token ? KN_STOP_REASON_STOP : KN_STOP_REASON_NONE;
 }
 
-static inline void bed_open(struct bed *b, uint32_t n_blocks, uint32_t prefill_chunk, uint32_t max_running, bool no_index, struct kni_fetcher *f)
+/* opts: how fetches are scheduled; the rest is filled in. */
+static inline void bed_open_opts(struct bed *b, uint32_t n_blocks, uint32_t prefill_chunk, uint32_t max_running, bool no_index, struct kni_fetcher *f,
+                                 struct kni_sched_opts so)
 {
     struct kni_pool_opts po = {.layout = kn_fake_layout, .n_blocks = n_blocks, .no_prefix_index = no_index};
     assert_int_equal(kni_pool_open(&b->pool, &po, NULL), KN_OK);
     struct kni_run_opts ro = {.max_tokens = kni_sched_max_rows(prefill_chunk, max_running), .max_logits = max_running};
     kni_run_open(&b->run, &ro, NULL);
     b->fetcher = f;
-    struct kni_sched_opts so = {.pool = b->pool, .run = b->run, .fetcher = f, .prefill_chunk = prefill_chunk, .chunk_tokens = CHUNK,
-                                .max_running = max_running, .n_vocab = KN_FAKE_VOCAB, .pick = pick};
+    so.pool = b->pool;
+    so.run = b->run;
+    so.fetcher = f;
+    so.prefill_chunk = prefill_chunk;
+    so.chunk_tokens = CHUNK;
+    so.max_running = max_running;
+    so.n_vocab = KN_FAKE_VOCAB;
+    so.pick = pick;
     assert_int_equal(kni_sched_open(&b->sched, &so), KN_OK);
+}
+
+static inline void bed_open(struct bed *b, uint32_t n_blocks, uint32_t prefill_chunk, uint32_t max_running, bool no_index, struct kni_fetcher *f)
+{
+    bed_open_opts(b, n_blocks, prefill_chunk, max_running, no_index, f, (struct kni_sched_opts){0});
 }
 
 static inline void bed_close(struct bed *b)
 {
     if (b->fetcher)
         assert_int_equal(kni_sched_flush(b->sched, 0), KN_OK);
-    assert_null(kni_pool_check(b->pool));
+    assert_null(kni_sched_check(b->sched));
     assert_int_equal(kni_pool_available(b->pool), kni_pool_get_stats(b->pool).n_blocks);
     kni_sched_close(&b->sched);
     kni_run_close(&b->run);

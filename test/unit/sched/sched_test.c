@@ -391,9 +391,10 @@ static void random_load(uint64_t seed)
         struct bed b;
         struct kni_job jobs[N_JOBS] = {0};
         uint32_t n_blocks = 4 + rnd(40), n_left = 12 + rnd(8), n_steps = 0;
-        bed_open(&b, n_blocks, 1 + rnd(90), 1 + rnd(6), rnd(5) == 0, f);
+        struct kni_sched_opts so = {.fetch_pool_percent = rnd(2) ? rnd(101) : 0, .fetch_window_chunks = rnd(4), .fetch_turn_ms = 1, .fetch_inline = rnd(6) == 0};
+        bed_open_opts(&b, n_blocks, 1 + rnd(90), 1 + rnd(6), rnd(5) == 0, f, so);
         if (f)
-            f->opts = (struct kn_fake_opts){.lookup_ticks = rnd(6), .chunk_ticks = rnd(4), .publish_ticks = rnd(12), .chunks_at_most = rnd(4)};
+            f->opts = (struct kn_fake_opts){.lookup_ticks = rnd(6), .chunk_ticks = rnd(4), .publish_ticks = rnd(12), .chunks_at_most = rnd(4), .end_refusals = rnd(9)};
         for (;;) {
             bool any = false;
             for (uint32_t i = 0; i < N_JOBS; i++) {
@@ -406,6 +407,8 @@ static void random_load(uint64_t seed)
                     memcpy(past[rnd(4)], p, sizeof p);
                     n_left--;
                     job_init(job, &b, p, n, 1 + rnd(40), salts[rnd(4)]);
+                    if (rnd(9) == 0)
+                        job->wait_ms = job->deadline_ms = 3600000;
                     if (kni_sched_submit(b.sched, job)) {
                         assert_true(job->seq.max_blocks > n_blocks);
                         kni_job_fini(job);
@@ -417,9 +420,18 @@ static void random_load(uint64_t seed)
                 if (job->reason == KN_STOP_REASON_LENGTH) {
                     check_answer(job);
                     assert_int_equal(job->n_known, job->n_max);
+                } else if (job->reason == KN_STOP_REASON_STOP) {
+                    check_answer(job);
+                } else if (job->reason == KN_STOP_REASON_ERROR) {
+                    assert_int_equal(job->status, KN_E_TIMEOUT);
+                    assert_true(job->deadline_ms);
                 } else {
                     assert_int_equal(job->reason, KN_STOP_REASON_NONE);
                 }
+                if (rnd(300) == 0)
+                    kni_sched_stop(b.sched, job);
+                if (!job->reason && job->deadline_ms && rnd(40) == 0)
+                    job->submit_ns -= 3700000000000u; /* late at the next step */
                 if ((job->reason && rnd(8) == 0) || rnd(400) == 0) {
                     if (rnd(2))
                         kni_sched_cancel(b.sched, job);
@@ -429,14 +441,15 @@ static void random_load(uint64_t seed)
             if (!any && !n_left)
                 break;
             step(&b);
-            const char *why = kni_pool_check(b.pool);
+            const char *why = kni_sched_check(b.sched);
             if (why)
                 fail_msg("seed %llu: %s", (unsigned long long)seed, why);
             if (++n_steps > 20000)
                 fail_msg("seed %llu stands still", (unsigned long long)seed);
         }
-        if (f)
-            f->opts.publish_status = KN_OK;
+        struct kni_sched_stats st = kni_sched_get_stats(b.sched);
+        assert_int_equal(st.n_prompt_tokens, st.n_cached_tokens + st.n_fetched_tokens + st.n_computed_tokens);
+        assert_int_equal(st.n_waiting + st.n_fetching + st.n_running, 0);
         bed_close(&b);
     }
     kni_fetcher_close(&f);
