@@ -59,7 +59,8 @@ KN_API uint16_t kn_server_port(const struct kn_server *server);
 /* Serves until stopped, then drains: refuses new requests (503), lets those under way end until drain_timeout_ms, cancels the
  * rest, waits for publishes. KN_E_STATE, logged with the reason, when the pool does not verify empty at the end. */
 KN_API enum kn_status kn_server_run(struct kn_server *server);
-/* The first call drains, the second one cancels what is under way. Any thread; async-signal-safe. */
+/* The first call drains, the second one cancels what is under way. Any thread; async-signal-safe; it must have returned before
+ * kn_server_close is called. */
 KN_API void kn_server_stop(struct kn_server *server);
 /* NULL is fine. */
 KN_API void kn_server_close(struct kn_server **server);

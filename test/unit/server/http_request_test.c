@@ -148,6 +148,23 @@ static void limits_on_heads(void **state)
         k += snprintf(text + k, 300000 - (size_t)k, "X-%d: z\r\n", i);
     snprintf(text + k, 10, "\r\n");
     check(&bed, text, 431, NULL);
+    bed_close(&bed);
+    bed_open(&bed, &(struct kn_server_opts){.max_header_bytes = 32768}); /* a head as large as may be leaves memory for answers */
+    static const size_t n_answer[] = {4, BED_BIG_BYTES, 16, 8000};
+    static const char *const asked[] = {"GET /health", "GET /big", "GET /fail", "POST /echo"};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        k = snprintf(text, 300000, "%s " H "Content-Length: %d\r\n", asked[i], i == 3 ? 8000 : 0);
+        while (k < 32600)
+            k += snprintf(text + k, 300000 - (size_t)k, "X-%d: %080d\r\n", k, k);
+        k += snprintf(text + k, 300000 - (size_t)k, "\r\n");
+        memset(text + k, 'b', i == 3 ? 8000 : 0);
+        text[k + (i == 3 ? 8000 : 0)] = 0;
+        struct peer_answer a = ask(&bed, text);
+        assert_int_equal(a.status, 200);
+        assert_int_equal(a.n_body, n_answer[i]);
+        assert_int_equal(a.cut, i == 2);
+        peer_answer_fini(&a);
+    }
     free(text);
     bed_close(&bed);
 }
