@@ -9,8 +9,8 @@
  * the client has gone, when the server closes, or when the answer could not be queued. Large bodies go out by pieces so that the
  * guard sees progress; each pulled piece leaves at once, since libmicrohttpd pushes chunks with TCP_NODELAY.
  *
- * Any web page may ask (Access-Control-Allow-Origin: *), as with the servers that clients know: who asks is told by a key in a
- * header, never by a cookie, so a page can do nothing in its visitor's name.
+ * Web pages of other origins may read answers only where the operator allows theirs: a server without keys on somebody's own machine
+ * must not answer whatever page that somebody's browser shows. No page may frame the dashboard.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -61,7 +61,7 @@ static ssize_t on_pull(void *user, uint64_t at, char *bytes, size_t room)
     return n;
 }
 
-static void add_headers(struct MHD_Response *response, const struct kni_http_answer *answer)
+static void add_headers(struct MHD_Response *response, const struct kni_http *http, const struct kni_http_answer *answer)
 {
     const struct kni_http_reply *reply = &answer->reply;
     const char *type = reply->content_type ? reply->content_type : "application/json";
@@ -70,7 +70,12 @@ static void add_headers(struct MHD_Response *response, const struct kni_http_ans
     MHD_add_response_header(response, MHD_HTTP_HEADER_SERVER, "kinema");
     MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, reply->cache_control ? reply->cache_control : "no-store");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-    MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_ORIGIN, "*");
+    MHD_add_response_header(response, "X-Frame-Options", "DENY");
+    if (http->allow_origin) {
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_ORIGIN, http->allow_origin);
+        if (strcmp(http->allow_origin, "*"))
+            MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, MHD_HTTP_HEADER_ORIGIN);
+    }
     if (!strncmp(type, "text/event-stream", 17))
         MHD_add_response_header(response, "X-Accel-Buffering", "no"); /* proxies: pass each event on at once */
     if (reply->csp)
@@ -82,7 +87,7 @@ static void add_headers(struct MHD_Response *response, const struct kni_http_ans
     }
     if (answer->allow[0])
         MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, answer->allow);
-    if (answer->preflight) {
+    if (answer->preflight && http->allow_origin) {
         MHD_add_response_header(response, "Access-Control-Allow-Methods", answer->allow);
         MHD_add_response_header(response, "Access-Control-Allow-Headers", "*, Authorization");
         MHD_add_response_header(response, "Access-Control-Max-Age", "86400");
@@ -125,7 +130,7 @@ enum MHD_Result kni_http_answer_queue(struct kni_http_conn *conn, struct MHD_Con
         on_released(sent);
         return MHD_NO;
     }
-    add_headers(response, answer);
+    add_headers(response, conn->http, answer);
     kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_SEND); /* before queueing, which may begin to pull */
     result = MHD_queue_response(connection, reply->status, response);
     if (result == MHD_YES)
@@ -137,12 +142,14 @@ enum MHD_Result kni_http_answer_queue(struct kni_http_conn *conn, struct MHD_Con
 void kni_http_answer_raw(struct kni_http_conn *conn, enum kni_route route, struct kni_http_answer *answer)
 {
     const struct kni_http_reply *reply = &answer->reply;
-    char head[512], retry[40] = "";
+    char head[512 + KNI_HTTP_MAX_ORIGIN], retry[40] = "", origin[40 + KNI_HTTP_MAX_ORIGIN] = "";
     if (reply->retry_after_s)
         snprintf(retry, sizeof retry, "Retry-After: %u\r\n", (unsigned)reply->retry_after_s);
-    int n = snprintf(head, sizeof head, "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n%s"
-                     "Server: kinema\r\nCache-Control: no-store\r\nAccess-Control-Allow-Origin: *\r\nConnection: close\r\n\r\n", reply->status,
-                     MHD_get_reason_phrase_for(reply->status), reply->n_body, retry);
+    if (conn->http->allow_origin)
+        snprintf(origin, sizeof origin, "Access-Control-Allow-Origin: %s\r\n", conn->http->allow_origin);
+    int n = snprintf(head, sizeof head, "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n%s%s"
+                     "Server: kinema\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n", reply->status,
+                     MHD_get_reason_phrase_for(reply->status), reply->n_body, retry, origin);
     conn->early = true;
     kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_SEND);
     /* Nothing of ours is under way on a connection whose request is being read, so this small answer fits whole. */
