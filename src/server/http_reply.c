@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "server/http_state.h"
 
 #define PIECE_BYTES 65536u
@@ -163,49 +164,14 @@ void kni_http_answer_raw(struct kni_http_conn *conn, enum kni_route route, struc
 
 /* ---- errors */
 
-/* The length of the valid UTF-8 character at p, 0: none. Strict: no overlong forms, no surrogates, nothing above U+10FFFF. */
-static size_t utf8_char(const unsigned char *p, size_t n)
+/* text as a JSON string with its quotes; NULL as null. */
+static void add_json(struct kni_buf *out, const char *text)
 {
-    static const unsigned char least[5] = {0, 0, 0x80, 0xa0, 0x90}; /* of the second byte where the first is the lowest of its length */
-    size_t k = p[0] < 0x80 ? 1 : p[0] >= 0xc2 && p[0] <= 0xdf ? 2 : (p[0] & 0xf0) == 0xe0 ? 3 : p[0] >= 0xf0 && p[0] <= 0xf4 ? 4 : 0;
-    if (!k || k > n)
-        return 0;
-    for (size_t i = 1; i < k; i++)
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    if (((p[0] == 0xe0 || p[0] == 0xf0) && p[1] < least[k]) || (p[0] == 0xed && p[1] > 0x9f) || (p[0] == 0xf4 && p[1] > 0x8f))
-        return 0;
-    return k;
-}
-
-/* text as a JSON string with its quotes at out, which has room for 6 bytes for each of text's and 3 more; NULL as null (room 5). */
-static char *put_json(char *out, const char *text)
-{
-    if (!text)
-        return (char *)memcpy(out, "null", 4) + 4;
-    *out++ = '"';
-    for (size_t n = strlen(text), k; n; text += k, n -= k) {
-        unsigned char c = (unsigned char)text[0];
-        k = utf8_char((const unsigned char *)text, n);
-        if (c == '"' || c == '\\') {
-            *out++ = '\\';
-            *out++ = (char)c;
-        } else if (c == '\n') {
-            *out++ = '\\';
-            *out++ = 'n';
-        } else if (c < 0x20 || c == 0x7f) {
-            out += snprintf(out, 7, "\\u%04x", c); /* its NUL lies where the next byte goes */
-        } else if (k) {
-            memcpy(out, text, k);
-            out += k;
-        } else {
-            memcpy(out, "\xef\xbf\xbd", 3);
-            out += 3;
-            k = 1;
-        }
+    kni_buf_text(out, text ? "\"" : "null");
+    if (text) {
+        kni_buf_json(out, text, strlen(text));
+        kni_buf_text(out, "\"");
     }
-    *out++ = '"';
-    return out;
 }
 
 static const char *type_of(unsigned status)
@@ -222,21 +188,15 @@ void kni_http_error(struct kni_http_reply *reply, unsigned status, const char *p
     if (vsnprintf(message, sizeof message, format, ap) < 0)
         message[0] = 0;
     va_end(ap);
-    const char *type = type_of(status), *parts[4] = {message, type, param, code};
+    const char *parts[4] = {message, type_of(status), param, code};
     static const char *const names[4] = {"{\"error\": {\"message\": ", ", \"type\": ", ", \"param\": ", ", \"code\": "};
-    size_t room = 128;
-    for (int i = 0; i < 4; i++)
-        room += parts[i] ? 6 * strlen(parts[i]) : 0;
+    struct kni_buf out = {0};
+    for (int i = 0; i < 4; i++) {
+        kni_buf_text(&out, names[i]);
+        add_json(&out, parts[i]);
+    }
+    kni_buf_text(&out, "}}\n");
     memset(reply, 0, sizeof *reply);
     reply->status = status;
-    char *out = reply->body = kni_alloc(KNI_ALLOC_TAG_REQUEST, room, 0);
-    if (!out)
-        return; /* the status alone */
-    for (int i = 0; i < 4; i++) {
-        size_t n = strlen(names[i]);
-        memcpy(out, names[i], n);
-        out = put_json(out + n, parts[i]);
-    }
-    memcpy(out, "}}\n", 4);
-    reply->n_body = (size_t)(out + 3 - reply->body);
+    reply->body = kni_buf_take(&out, &reply->n_body); /* NULL, and no bytes, when out of memory: the status alone */
 }
