@@ -101,7 +101,7 @@ struct kn_engine_opts {
     uint32_t fetch_deadline_ms; /* a fetch that takes longer is cut: what arrived is used; 0: 30000 */
     struct kn_hevc_opts hevc; /* of presets and backends that are video */
     uint32_t max_running;     /* requests that share a step, 1..256; 0: 32. Others wait */
-    uint32_t fetch_pool_percent; /* most of the pool that requests waiting for a fetch may hold together, 1..100; 0: 50 */
+    uint32_t fetch_pool_percent; /* most of the pool that fetches may hold together, unless one is alone in the engine, 1..100; 0: 50 */
     bool fetch_inline;        /* experiment: a step waits for the fetches that it meets, as engines without a queue for them do */
     bool store_optional;      /* a store that cannot be opened is no error: it is tried again, and its requests are computed */
 };

@@ -49,7 +49,10 @@ static bool has_room(struct kni_sched *s, const struct kni_job *job)
     if (!s->running.n || job->id < s->running.first->id)
         return true;
     uint32_t n_need = kni_blocks_for_tokens(job->n_known) - job->seq.n_blocks + (job->seq.n_tokens % KNI_BLOCK_TOKENS != 0);
-    n_need += s->running.n;
+    for (const struct kni_job *o = s->running.first; o; o = o->next) { /* what those that run have not taken yet, and a block for each one's answer */
+        uint32_t n = kni_blocks_for_tokens(o->n_known);
+        n_need += 1 + (n > o->seq.n_blocks ? n - o->seq.n_blocks : 0);
+    }
     if (kni_sched_drop_finished(s, n_need))
         return true;
     /* Publishes may pin a part of the pool for as long as the store takes, but not keep requests out with more. */

@@ -166,6 +166,29 @@ static void test_preemption(void **state)
     bed_close(&b);
 }
 
+/* Prompts that do not fit together are not begun together: each is computed once, although all came at once. */
+static void test_no_overcommitment(void **state)
+{
+    (void)state;
+    int32_t p[4][300];
+    struct bed b;
+    struct kni_job jobs[4];
+    bed_open(&b, 48, 64, 4, true, NULL);
+    for (uint32_t i = 0; i < 4; i++) { /* 19 blocks each */
+        make_prompt(p[i], 300, (int32_t)(i * 9 + 1));
+        submit(&jobs[i], &b, p[i], 300, 4);
+    }
+    step(&b);
+    assert_int_equal(kni_sched_get_stats(b.sched).n_running, 2);
+    run_until_idle(&b);
+    assert_int_equal(kni_sched_get_stats(b.sched).n_step_tokens, 4 * (300 + 3));
+    for (uint32_t i = 0; i < 4; i++) {
+        check_answer(&jobs[i]);
+        done(&jobs[i], &b);
+    }
+    bed_close(&b);
+}
+
 static void test_publish_and_fetch(void **state)
 {
     (void)state;
@@ -469,7 +492,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chunk_sizes),  cmocka_unit_test(test_batch),
         cmocka_unit_test(test_prefix_reuse), cmocka_unit_test(test_stop_and_run_error),
-        cmocka_unit_test(test_too_big_for_the_pool), cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_too_big_for_the_pool), cmocka_unit_test(test_no_overcommitment), cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_publish_and_fetch), cmocka_unit_test(test_broken_fetch),
         cmocka_unit_test(test_store_down),   cmocka_unit_test(test_slow_fetch),
         cmocka_unit_test(test_random_loads),
