@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The loop over a real engine with the tiny model: tokens and log-probabilities as a plain engine's, ends of every kind, the queue's
- * limit, drains, and many threads at random. `loop_test --stress SECONDS` runs the last for longer (under ThreadSanitizer by hand).
+ * limit, drains, and many threads at random. `loop_test --stress SECONDS` runs the last alone and for longer (under ThreadSanitizer by hand).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -546,8 +546,9 @@ static void test_stress(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc == 3 && !strcmp(argv[1], "--stress"))
-        stress_seconds = strtod(argv[2], NULL);
+    const struct CMUnitTest long_tests[] = {
+        cmocka_unit_test(test_stress),
+    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_tokens),
         cmocka_unit_test(test_logprobs),
@@ -561,5 +562,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_stress),
     };
+    if (argc == 3 && !strcmp(argv[1], "--stress")) {
+        stress_seconds = strtod(argv[2], NULL);
+        return cmocka_run_group_tests(long_tests, NULL, NULL);
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
