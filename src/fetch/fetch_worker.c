@@ -144,11 +144,13 @@ static enum kn_status restore(struct worker *w, const struct kni_fetch *job, uin
 }
 
 /* Says why a chunk was refused and removes it where removal heals. Lock not held; the job's memory is still referenced. */
-static void report(struct kni_fetch_thread *t, const struct kni_fetch *job, uint32_t chunk, enum kn_status s, const struct kn_err *why, const struct kni_store_entry *entry)
+static void report(struct kni_fetch_thread *t, const struct kni_fetch *job, uint32_t chunk, enum kn_status s, const struct kn_err *why,
+                   const struct kni_store_entry *entry)
 {
     struct kni_fetcher *f = t->fetcher;
     const char *key = job->keys[chunk].text;
-    bool heals = s == KN_E_FORMAT || s == KN_E_MISMATCH || (s == KN_E_NOT_FOUND && entry->n_bytes); /* else nothing is to be mended, or the whole chunk is gone */
+    bool half_gone = s == KN_E_NOT_FOUND && entry->n_bytes; /* wholly gone, there is nothing to mend */
+    bool heals = s == KN_E_FORMAT || s == KN_E_MISMATCH || half_gone;
     bool drop = heals && !f->store->read_only && kni_fetcher_ask(t, KNI_STORE_CALL_WRITE);
     struct kn_err err = {0};
     if (drop) {

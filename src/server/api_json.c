@@ -254,7 +254,8 @@ static void put_usage(struct kni_buf *b, const struct kni_exchange *x)
         total = s->total_ns > total ? s->total_ns : total;
     }
     uint64_t reused = cached + fetched < prompt ? cached + fetched : prompt;
-    kni_buf_format(b, "\"usage\":{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu,\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
+    kni_buf_format(b, "\"usage\":{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu,"
+                   "\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
                    (unsigned long long)prompt, (unsigned long long)generated, (unsigned long long)(prompt + generated), (unsigned long long)reused);
     kni_buf_format(b, ",\"kinema\":{\"cached_tokens\":%llu,\"fetched_tokens\":%llu,\"ttft_s\":%.6f,\"total_s\":%.6f}", (unsigned long long)cached,
                    (unsigned long long)fetched, (double)ttft * 1e-9, (double)total * 1e-9);

@@ -4,7 +4,7 @@
  *
  *     read: text left? -> give it.  over? -> end.  else take tokens of every choice -> chunks;  nothing? -> wait
  *
- * While nothing comes, a comment goes out every KEEP_ALIVE_MS, so that proxies keep the line; clients skip comments. A stop string ends
+ * While nothing comes, a comment goes out every keep_alive_ms, so that proxies keep the line; clients skip comments. A stop string ends
  * its choice in the engine at once; its last chunk does not wait for that, but the stream's end does (usage is known then).
  * Thread: the connection's. Failure: a choice that fails becomes an error event and ends the stream; a client that has gone cancels.
  */
@@ -73,10 +73,11 @@ static ssize_t read_events(void *user, char *bytes, size_t room)
         }
         if (x->text.n || x->over)
             continue;
-        const uint64_t now_ns = kni_now_ns();
-        if (now_ns - x->quiet_ns >= KEEP_ALIVE_MS * UINT64_C(1000000))
+        const uint64_t quiet_ms = (kni_now_ns() - x->quiet_ns) / 1000000u;
+        const uint32_t keep_alive_ms = x->api->keep_alive_ms ? x->api->keep_alive_ms : KEEP_ALIVE_MS;
+        if (quiet_ms >= keep_alive_ms)
             kni_buf_text(&x->text, ": waiting\n\n");
-        else if (!kni_exchange_wait(x, KEEP_ALIVE_MS - (uint32_t)((now_ns - x->quiet_ns) / 1000000u)))
+        else if (!kni_exchange_wait(x, keep_alive_ms - (uint32_t)quiet_ms))
             return -2;
     }
 }

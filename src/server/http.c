@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -31,6 +32,7 @@
 #define SLACK 64u
 #define STACK_BYTES ((size_t)256 << 10)
 #define BACKLOG 1024
+#define ANSWER_BYTES 16384u /* of a connection's memory, beside its head and libmicrohttpd's record of it: the answer's head, a chunk */
 #define MAX_BODY_BYTES ((uint64_t)1 << 40) /* more is no limit, and would overflow sums */
 
 static uint32_t or_default(uint32_t value, uint32_t fallback)
@@ -234,11 +236,21 @@ static enum kn_status take_keys(struct kni_http *http, const struct kn_server_op
 
 /* ---- open and close */
 
+/* A connection is a socket, and a request under way an event for it to wait on. */
+static void check_descriptors(const struct kni_http *http)
+{
+    struct rlimit limit;
+    uint64_t wanted = 2 * (uint64_t)http->max_connections + 2 * SLACK;
+    if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < wanted)
+        kni_log(KN_LOG_LEVEL_WARN, "server", "%u connections may need %llu descriptors, but this process may open %llu: raise its limit (ulimit -n), "
+                "or allow fewer connections", http->max_connections, (unsigned long long)wanted, (unsigned long long)limit.rlim_cur);
+}
+
 static enum kn_status start_daemon(struct kni_http *http, int *fd, struct kn_err *err)
 {
     sigset_t before;
     const unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL | MHD_USE_ITC | MHD_USE_ERROR_LOG;
-    size_t memory = (size_t)http->max_header_bytes * 2 < 32768 ? 32768 : (size_t)http->max_header_bytes * 2;
+    size_t memory = (size_t)http->max_header_bytes * 2 + ANSWER_BYTES;
     kni_signals_block(&before); /* inherited by all of its threads */
     http->daemon = MHD_start_daemon(flags, http->port, on_accept, http, kni_http_on_access, http, MHD_OPTION_EXTERNAL_LOGGER, on_log, (void *)NULL,
                                     MHD_OPTION_LISTEN_SOCKET, *fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)(http->max_connections + 2 * SLACK),
@@ -251,6 +263,20 @@ static enum kn_status start_daemon(struct kni_http *http, int *fd, struct kn_err
         return kni_err_set(err, KN_E_IO, "server: libmicrohttpd does not start; the log at its lowest level says why");
     *fd = -1; /* its own now */
     return KN_OK;
+}
+
+/* It becomes a header: printable, without space. */
+static enum kn_status take_origin(struct kni_http *http, const char *origin, struct kn_err *err)
+{
+    if (!origin)
+        return KN_OK;
+    size_t n = 0;
+    while (origin[n] > ' ' && origin[n] < 127)
+        n++;
+    if (!n || origin[n] || n > KNI_HTTP_MAX_ORIGIN)
+        return kni_err_set(err, KN_E_ARG, "the allowed origin \"%.60s\" is none: give one such as https://example.org, or * for all", origin);
+    http->allow_origin = kni_strdup(KNI_ALLOC_TAG_MISC, origin);
+    return http->allow_origin ? KN_OK : kni_err_set(err, KN_E_NOMEM, "server: out of memory");
 }
 
 enum kn_status kni_http_open(struct kni_http **out, const struct kni_http_opts *opts, struct kn_err *err)
@@ -275,7 +301,9 @@ enum kn_status kni_http_open(struct kni_http **out, const struct kni_http_opts *
     http->listen_fd = -1;
     struct kni_guard_limits limits = {or_default(server->header_timeout_ms, 10000), or_default(server->body_timeout_ms, 30000), http->send_ms,
                                       or_default(server->idle_timeout_ms, 60000)};
-    enum kn_status s = take_keys(http, server, err);
+    enum kn_status s = take_origin(http, server->allow_origin, err);
+    if (!s)
+        s = take_keys(http, server, err);
     if (!s)
         s = open_socket(http, server->host, server->port, &fd, err);
     if (!s)
@@ -286,6 +314,8 @@ enum kn_status kni_http_open(struct kni_http **out, const struct kni_http_opts *
         close(fd);
     if (s)
         kni_http_close(&http);
+    else
+        check_descriptors(http);
     *out = http;
     return s;
 }
@@ -327,6 +357,7 @@ void kni_http_close(struct kni_http **http)
         kni_free(h->keys[i].salt);
     }
     kni_free(h->keys);
+    kni_free(h->allow_origin);
     kni_free(h);
     *http = NULL;
 }

@@ -12,8 +12,8 @@
  * "100 Continue". What the guard does with the rest of such a body is told in http_guard.h.
  *
  * Content-Type is not looked at: a body is parsed as JSON whatever it says it is, as clients that forget the header expect.
- * Heads are limited twice: what exceeds max_header_bytes is answered here; what exceeds libmicrohttpd's memory of twice that, there,
- * with a page of its own (414, 431).
+ * Heads are limited twice: what exceeds max_header_bytes is answered here; what exceeds libmicrohttpd's memory of about twice
+ * that, there, with a page of its own (414, 431).
  */
 #include <errno.h>
 #include <stdio.h>

@@ -22,19 +22,23 @@ bool kni_params_fail_context(struct kni_params_reader *r, const char *param, uin
     const uint32_t n_ctx = r->limits->n_ctx;
     return n_tokens ? kni_params_fail(r, KN_E_CONTEXT, "context_length_exceeded", param, "the prompt has %u tokens, and the context takes %u with the answer "
                                       "in it: shorten the %s", n_tokens, n_ctx, param)
-                    : kni_params_fail(r, KN_E_CONTEXT, "context_length_exceeded", param, "the prompt has more than twice the %u tokens that the context takes "
-                                      "with the answer in it: shorten the %s", n_ctx, param);
+                    : kni_params_fail(r, KN_E_CONTEXT, "context_length_exceeded", param, "the prompt has more than twice the %u tokens that the context "
+                                      "takes with the answer in it: shorten the %s", n_ctx, param);
 }
 
-/* A text far too long is found out by its beginning, or a client could keep a processor busy for as long as megabytes take. Twice the
+/* Texts that cannot be much too long are counted whatever comes out, so that an error can say how many tokens they have; one that can
+ * is found out by its beginning, or a client could keep a processor busy for as long as megabytes take. Twice the
  * context is asked for, since a beginning may have a few tokens more than the same bytes have in the whole text. */
 static bool check_beginning(struct kni_params_reader *r, const char *param, const char *text, size_t n, unsigned flags)
 {
-    for (size_t part = 8 * (size_t)r->limits->n_ctx; part < n && !r->any_length; part *= 2) {
+    const size_t n_ctx = r->limits->n_ctx;
+    if (n <= 32 * n_ctx || r->any_length)
+        return true;
+    for (size_t part = 8 * n_ctx; part < n; part *= 2) {
         size_t n_ids = 0; /* no room: counted only */
         if (kn_model_tokenize(r->model, text, part - kni_utf8_tail(text, part), flags, NULL, &n_ids) == KN_E_NOMEM)
             return kni_params_fail_memory(r);
-        if (n_ids > 2 * (size_t)r->limits->n_ctx)
+        if (n_ids > 2 * n_ctx)
             return kni_params_fail_context(r, param, 0);
     }
     return true;
@@ -242,7 +246,7 @@ bool kni_params_messages(struct kni_params_reader *r, bool add_reply, struct kni
             control = control || spells_control(r->model, &probe);
             n_probed += probe.n_tokens;
             kni_free(probe.tokens);
-            if (ok && !r->any_length && n_probed > 2 * (uint64_t)r->limits->n_ctx)
+            if (ok && !r->any_length && n_probed > 8 * (uint64_t)r->limits->n_ctx)
                 ok = kni_params_fail_context(r, "messages", 0);
         }
     }
@@ -278,7 +282,8 @@ static bool take_ids(struct kni_params_reader *r, const json_t *v, struct kni_pa
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(v, i);
         if (!json_is_integer(id))
-            return kni_params_fail(r, KN_E_FORMAT, NULL, "prompt", "entry %zu of the prompt's token ids is %s: it must be an integer", i, kni_params_type(id));
+            return kni_params_fail(r, KN_E_FORMAT, NULL, "prompt", "entry %zu of the prompt's token ids is %s: it must be an integer", i,
+                                   kni_params_type(id));
         if (json_integer_value(id) < 0 || json_integer_value(id) >= (json_int_t)n_vocab)
             return kni_params_fail(r, KN_E_ARG, NULL, "prompt", "entry %zu of the prompt is token %lld: the model's are 0 to %zu", i,
                                    (long long)json_integer_value(id), n_vocab - 1);
@@ -328,7 +333,8 @@ static bool take_prompts(struct kni_params_reader *r, struct kni_params *out)
     for (size_t i = 0; i < n; i++) {
         const json_t *one = several ? json_array_get(v, i) : v;
         if (!json_is_string(one) && !json_is_array(one))
-            return kni_params_fail(r, KN_E_FORMAT, NULL, "prompt", "entry %zu of prompt is %s: all must be strings or arrays of token ids", i, kni_params_type(one));
+            return kni_params_fail(r, KN_E_FORMAT, NULL, "prompt", "entry %zu of prompt is %s: all must be strings or arrays of token ids", i,
+                                   kni_params_type(one));
         out->n_prompts++;
         if (!take_prompt(r, out->echo, one, &out->prompts[i]) || !check_length(r, "prompt", &out->prompts[i]))
             return false;

@@ -41,7 +41,14 @@ struct script {
 
 struct kni_loop {
     struct script script;
-    struct player { struct kni_loop *loop; struct kni_call *call; pthread_t thread; _Atomic uint32_t finish; _Atomic bool cancel; char salt[128]; } players[KN_BED_MAX_CALLS];
+    struct player {
+        struct kni_loop *loop;
+        struct kni_call *call;
+        pthread_t thread;
+        _Atomic uint32_t finish; /* a bit a choice */
+        _Atomic bool cancel;
+        char salt[128];
+    } players[KN_BED_MAX_CALLS];
     uint32_t n_calls;
     uint64_t seeds[KN_BED_MAX_CALLS];
     _Atomic uint32_t n_finish, n_cancel;
@@ -191,7 +198,8 @@ static inline void start(struct bed *b, const struct script *script)
     b->loop.script = *script;
     if (!b->loop.script.reason)
         b->loop.script.reason = KN_STOP_REASON_STOP;
-    b->api = (struct kni_api){.model = model, .loop = &b->loop, .metrics = &metrics, .created_s = 1700000000, .wait_timeout_ms = 1000, .request_timeout_ms = 2000,
+    b->api = (struct kni_api){.model = model, .loop = &b->loop, .metrics = &metrics, .created_s = 1700000000,
+                              .wait_timeout_ms = 1000, .request_timeout_ms = 2000,
                               .limits = {.n_ctx = 256, .max_choices = 4, .model_name = "tiny \"q\""}};
     b->tenant = (struct kni_tenant){"", ""};
     b->request = (struct kni_http_request){.tenant = &b->tenant, .socket = -1, .begin_ns = kni_now_ns()};

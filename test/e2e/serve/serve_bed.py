@@ -154,6 +154,19 @@ class Server:
                 out[f"{s.name}{{{labels}}}" if labels else s.name] = s.value
         return out
 
+    def expect(self, what, condition):
+        """Waits until the condition holds of the metrics, which are a snapshot that may be a moment old; returns them."""
+        last = {}
+
+        def holds():
+            last.update(self.metrics())
+            return condition(last)
+        try:
+            wait_for(what, holds, PATIENCE / 4)
+        except AssertionError as e:
+            raise AssertionError(f"{e}: {json.dumps(last)}") from None
+        return last
+
     def busy(self):
         """What is still under way, as text; empty when nothing is."""
         m = self.metrics()

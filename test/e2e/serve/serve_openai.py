@@ -238,9 +238,8 @@ def check_other_routes():
     assert t["tokens"] and all(isinstance(i, int) for i in t["tokens"]) and t["count"] == len(t["tokens"]), t
     h = server.get("/health").json
     assert h["status"] == "ok", h
-    m = server.metrics()
-    assert m["kinema_time_to_first_token_seconds_count"] > 5 and m["kinema_generated_tokens_total"] > 50, m
-    assert m["kinema_http_responses_total{class=2xx,route=chat}"] > 5 and m["kinema_http_responses_total{class=4xx,route=chat}"] > 5, m
+    server.expect("requests are counted", lambda m: m["kinema_time_to_first_token_seconds_count"] > 5 and m["kinema_generated_tokens_total"] > 50)
+    server.expect("answers are counted", lambda m: min(m[f"kinema_http_responses_total{{class={c}xx,route=chat}}"] for c in (2, 4)) > 5)
     page = server.get("/")
     assert page.status == 200 and page.headers["Content-Type"].startswith("text/html") and b"</html>" in page.body, page
     assert server.get("/stats").json, "stats"

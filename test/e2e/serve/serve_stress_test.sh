@@ -11,7 +11,8 @@ if grep -qE '__(asan|tsan)_init' "$bin"; then
   export KN_PATIENCE=3
 fi
 if [ "${1-}" = --long ]; then
-  client serve_stress.py "$model" "${KN_STRESS_CLIENTS:-64}" "${KN_STRESS_SECONDS:-120}" "${options[@]}" -- --pool-size 120M -c 2048
+  export KN_PATIENCE=5 # 64 requests share two cores
+  client serve_stress.py "$model" "${KN_STRESS_CLIENTS:-64}" "${KN_STRESS_SECONDS:-120}" "${options[@]}" -- --pool-size 64M -c 1024 --max-running 16
 else
   make_tiny 2048
   # with a store, so that fetches and publishes go on beside; the pool is small, so that requests lose their blocks

@@ -77,7 +77,7 @@ def check_store():
     with Server(*args, key="key-anna-123") as s:
         s.complete(prompt, 2)
         s.wait_idle()
-        assert s.metrics()["kinema_published_chunks_total"] > 0
+        s.expect("chunks are published", lambda m: m["kinema_published_chunks_total"] > 0)
     with Server(*args, key="key-bert-456") as s:
         assert s.complete(prompt, 2)[1] < BLOCK, "fetched another tenant's chunks"
         s.wait_idle()

@@ -89,8 +89,65 @@ static void streamed_completions(void **state)
     finish(&b);
 }
 
+/* A stream with nothing to say gives signs of life, which clients skip. */
+static void quiet_stream(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {"{\"prompt\":\"x\",\"stream\":true}", "{\"prompt\":[\"x\",\"y\"],\"stream\":true}"};
+    for (size_t i = 0; i < 2; i++) {
+        struct bed b;
+        struct kni_buf all = {0};
+        char piece[64];
+        start(&b, &(struct script){.texts = {""}, .endless = true});
+        b.api.keep_alive_ms = 3;
+        ask(&b, kni_api_completions, bodies[i]);
+        assert_int_equal(b.reply.status, 200);
+        for (int pull = 0; pull < 3; pull++) {
+            ssize_t n = b.reply.read(b.reply.user, piece, sizeof piece);
+            assert_true(n > 0);
+            kni_buf_add(&all, piece, (size_t)n);
+        }
+        assert_string_equal(all.data, ": waiting\n\n: waiting\n\n: waiting\n\n");
+        kni_buf_fini(&all);
+        finish(&b);
+    }
+}
+
+/* Whichever allocation fails: a 503, a connection that is cut, or the whole answer; nothing is left behind. */
+static void memory_runs_out(void **state)
+{
+    (void)state;
+    uint64_t before = kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes;
+    unsigned n_refused = 0, n_cut = 0;
+    bool hit = true;
+    for (uint64_t i = 1; hit; i++) {
+        struct bed b;
+        char piece[64];
+        ssize_t n = 0;
+        size_t length = 0;
+        start(&b, &(struct script){.texts = {"abc"}});
+        kni_alloc_fault_arm(i, false);
+        ask(&b, kni_api_chat, "{" HI ",\"n\":2,\"stream\":true,\"logprobs\":true}");
+        for (bool first = true; b.reply.status == 200 && (first || n > 0); first = false) {
+            n = b.reply.read(b.reply.user, piece, sizeof piece);
+            length += n > 0 ? (size_t)n : 0;
+        }
+        hit = kni_alloc_fault_hit();
+        kni_alloc_fault_arm(0, false);
+        assert_true(b.reply.status == 503 ? hit : b.reply.status == 200 && n == (hit ? -2 : -1));
+        assert_true(hit || length > 1000);
+        n_refused += b.reply.status == 503;
+        n_cut += n == -2;
+        finish(&b);
+        assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes, before);
+        assert_true(i < 500);
+    }
+    assert_true(n_refused > 5 && n_cut > 1);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(streamed_chat), cmocka_unit_test(streamed_completions)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(streamed_chat), cmocka_unit_test(streamed_completions), cmocka_unit_test(quiet_stream),
+                                       cmocka_unit_test(memory_runs_out)};
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

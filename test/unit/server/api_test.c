@@ -213,7 +213,8 @@ static void tenants(void **state)
 static void client_leaves(void **state)
 {
     (void)state;
-    static const char *const bodies[] = {"{\"prompt\":\"x\"}", "{\"prompt\":[\"x\",\"y\"]}", "{\"prompt\":\"x\",\"stream\":true}", "{\"prompt\":[\"x\",\"y\"],\"stream\":true}"};
+    static const char *const bodies[] = {"{\"prompt\":\"x\"}", "{\"prompt\":[\"x\",\"y\"]}",
+                                         "{\"prompt\":\"x\",\"stream\":true}", "{\"prompt\":[\"x\",\"y\"],\"stream\":true}"};
     for (size_t i = 0; i < 4; i++) {
         struct bed b;
         struct kni_buf all = {0};

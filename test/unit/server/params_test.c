@@ -97,7 +97,8 @@ static void everything(void **state)
     (void)state;
     struct kni_params p;
     take(&p, true, "{" HI ",\"model\":\"tiny\",\"max_tokens\":3,\"max_completion_tokens\":5,\"temperature\":0.5,\"top_p\":0.25,\"top_k\":7,\"min_p\":0.125,"
-                   "\"repeat_penalty\":1.5,\"repeat_last_n\":32,\"n\":3,\"best_of\":3,\"seed\":-5,\"stream\":true,\"stream_options\":{\"include_usage\":true},"
+                   "\"repeat_penalty\":1.5,\"repeat_last_n\":32,\"n\":3,\"best_of\":3,\"seed\":-5,"
+                   "\"stream\":true,\"stream_options\":{\"include_usage\":true},"
                    "\"stop\":[\"a\",\"\\u00e9\"],\"logprobs\":true,\"top_logprobs\":20,\"cache_salt\":\"s\",\"ignore_eos\":true,\"kv_fetch\":false,"
                    "\"kv_publish\":false,\"user\":\"u\",\"metadata\":{\"a\":1},\"whatever\":[[1]]}");
     assert_int_equal(p.max_tokens, 5);
@@ -113,7 +114,8 @@ static void everything(void **state)
     assert_string_equal(p.stops[1], "\xc3\xa9");
     assert_string_equal(p.salt, "s");
     kni_params_fini(&p);
-    take(&p, false, "{\"prompt\":\"x\",\"logprobs\":0,\"top_k\":-1,\"top_p\":0,\"repeat_last_n\":0,\"repetition_penalty\":1.2,\"stop\":\"END\",\"max_tokens\":100000}");
+    take(&p, false, "{\"prompt\":\"x\",\"logprobs\":0,\"top_k\":-1,\"top_p\":0,\"repeat_last_n\":0,\"repetition_penalty\":1.2,"
+                    "\"stop\":\"END\",\"max_tokens\":100000}");
     assert_true(p.logprobs && p.n_top == 0 && p.n_stops == 1);
     assert_int_equal(p.sampler.top_k, 0);
     assert_true(p.sampler.top_p > 0 && p.sampler.top_p < 1e-5f); /* 0 would be "off" to the sampler */
@@ -128,7 +130,8 @@ static void neutral_values(void **state)
     struct kni_params p;
     take(&p, true, "{" HI ",\"presence_penalty\":0,\"frequency_penalty\":0.0,\"logit_bias\":{},\"tools\":[],\"tool_choice\":\"none\",\"functions\":[],"
                    "\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],\"audio\":null,\"stop\":null,\"max_tokens\":null,\"temperature\":null,"
-                   "\"stream\":null,\"stream_options\":null,\"seed\":null,\"n\":null,\"logprobs\":null,\"top_logprobs\":null,\"model\":null,\"typical_p\":1.0,"
+                   "\"stream\":null,\"stream_options\":null,\"seed\":null,\"n\":null,\"logprobs\":null,\"top_logprobs\":null,"
+                   "\"model\":null,\"typical_p\":1.0,"
                    "\"grammar\":\"\",\"tool_choice \":1,\"guided_json\":null,\"mirostat\":0,\"min_tokens\":0,\"continue_final_message\":false}");
     kni_params_fini(&p);
     take(&p, false, "{\"prompt\":\"x\",\"suffix\":\"\",\"best_of\":1,\"echo\":false,\"logprobs\":null}");
@@ -137,7 +140,8 @@ static void neutral_values(void **state)
     static const char *const wrong[][2] = {
         {"presence_penalty", "0.1"}, {"frequency_penalty", "-1"}, {"logit_bias", "{\"5\":1}"}, {"tools", "[{}]"}, {"tool_choice", "\"required\""},
         {"functions", "[1]"}, {"response_format", "{\"type\":\"json_object\"}"}, {"response_format", "\"json\""}, {"response_format", "{\"type\":3}"},
-        {"modalities", "[\"audio\"]"}, {"modalities", "[\"text\",\"audio\"]"}, {"audio", "{\"voice\":\"x\"}"}, {"best_of", "2"}, {"grammar", "\"root ::= x\""},
+        {"modalities", "[\"audio\"]"}, {"modalities", "[\"text\",\"audio\"]"}, {"audio", "{\"voice\":\"x\"}"},
+        {"best_of", "2"}, {"grammar", "\"root ::= x\""},
         {"guided_json", "{\"type\":\"object\"}"}, {"min_tokens", "4"}, {"typical_p", "0.5"}, {"stop_token_ids", "[2]"}, {"continue_final_message", "true"},
         {"suffix", "\"tail\""}, {"n_predict", "5"},
     };
@@ -156,9 +160,11 @@ static void wrong_values(void **state)
         {"temperature", "1e308", KN_E_ARG, "from 0 to 2"}, {"top_p", "1.5", KN_E_ARG, "0 to 1"}, {"top_p", "[]", KN_E_FORMAT, "an array"},
         {"min_p", "-1", KN_E_ARG, "0 to 1"}, {"top_k", "-2", KN_E_ARG, "from -1"}, {"top_k", "1.5", KN_E_FORMAT, "integer"},
         {"max_tokens", "0", KN_E_ARG, "from 1"}, {"max_tokens", "-1", KN_E_ARG, "from 1"}, {"max_tokens", "16.0", KN_E_FORMAT, "without point"},
-        {"max_tokens", "true", KN_E_FORMAT, "a boolean"}, {"max_tokens", "99999999999", KN_E_ARG, "to 2147483647"}, {"max_completion_tokens", "0", KN_E_ARG, "from 1"},
+        {"max_tokens", "true", KN_E_FORMAT, "a boolean"}, {"max_tokens", "99999999999", KN_E_ARG, "to 2147483647"},
+        {"max_completion_tokens", "0", KN_E_ARG, "from 1"},
         {"n", "0", KN_E_ARG, "1 to 8"}, {"n", "9", KN_E_ARG, "1 to 8"}, {"n", "\"2\"", KN_E_FORMAT, "integer"}, {"seed", "1.5", KN_E_FORMAT, "integer"},
-        {"stream", "1", KN_E_FORMAT, "true or false"}, {"stream", "\"true\"", KN_E_FORMAT, "true or false"}, {"stream_options", "{}", KN_E_ARG, "without stream"},
+        {"stream", "1", KN_E_FORMAT, "true or false"}, {"stream", "\"true\"", KN_E_FORMAT, "true or false"},
+        {"stream_options", "{}", KN_E_ARG, "without stream"},
         {"stream_options", "3", KN_E_FORMAT, "object"}, {"stop", "\"\"", KN_E_ARG, "1 to 256"}, {"stop", "[\"a\",\"\"]", KN_E_ARG, "1 to 256"},
         {"stop", "[3]", KN_E_FORMAT, "an integer"}, {"stop", "{}", KN_E_FORMAT, "an object"}, {"logprobs", "5", KN_E_FORMAT, "true or false"},
         {"top_logprobs", "3", KN_E_ARG, "without logprobs"}, {"top_logprobs", "21", KN_E_ARG, "0 to 20"}, {"cache_salt", "5", KN_E_FORMAT, "string"},
@@ -223,7 +229,8 @@ static void messages(void **state)
 {
     (void)state;
     struct kni_params p;
-    take(&p, true, "{\"messages\":[{\"role\":\"developer\",\"content\":\"Be brief\"},{\"role\":\"user\",\"name\":\"n\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+    take(&p, true, "{\"messages\":[{\"role\":\"developer\",\"content\":\"Be brief\"},{\"role\":\"user\",\"name\":\"n\","
+                   "\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
                    "{\"type\":\"text\",\"text\":\"b\"}]},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[]},{\"role\":\"user\",\"content\":\"\"}]}");
     expect_tokens(p.prompts, "<|im_start|>system\nBe brief<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n"
                   "<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n", KN_TOKENIZE_SPECIAL);
@@ -231,9 +238,11 @@ static void messages(void **state)
     static const struct { const char *value; enum kn_status status; const char *param, *text; } wrong[] = {
         {"null", KN_E_FORMAT, "messages", "no messages"}, {"[]", KN_E_FORMAT, "messages", "empty"}, {"{}", KN_E_FORMAT, "messages", "an object"},
         {"\"hi\"", KN_E_FORMAT, "messages", "a string"}, {"[5]", KN_E_FORMAT, "messages", "message 0 is an integer"},
-        {"[{\"content\":\"x\"}]", KN_E_FORMAT, "messages[0].role", "no role"}, {"[{\"role\":5,\"content\":\"x\"}]", KN_E_FORMAT, "messages[0].role", "no role"},
+        {"[{\"content\":\"x\"}]", KN_E_FORMAT, "messages[0].role", "no role"},
+        {"[{\"role\":5,\"content\":\"x\"}]", KN_E_FORMAT, "messages[0].role", "no role"},
         {"[{\"role\":\"tool\",\"content\":\"x\"}]", KN_E_ARG, "messages[0].role", "\"tool\""},
-        {"[{\"role\":\"user\"}]", KN_E_FORMAT, "messages[0].content", "no content"}, {"[{\"role\":\"user\",\"content\":null}]", KN_E_FORMAT, "messages[0].content", "no content"},
+        {"[{\"role\":\"user\"}]", KN_E_FORMAT, "messages[0].content", "no content"},
+        {"[{\"role\":\"user\",\"content\":null}]", KN_E_FORMAT, "messages[0].content", "no content"},
         {"[{\"role\":\"user\",\"content\":7}]", KN_E_FORMAT, "messages[0].content", "an integer"},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]", KN_E_UNSUPPORTED, "messages[0].content", "\"image_url\""},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", KN_E_FORMAT, "messages[0].content", "must be"},
@@ -288,7 +297,8 @@ static void prompts(void **state)
     assert_int_equal(p.prompts[1].tokens[0], 7);
     kni_params_fini(&p);
     static const struct { const char *value; enum kn_status status; const char *text; } wrong[] = {
-        {"null", KN_E_FORMAT, "no prompt"}, {"\"\"", KN_E_ARG, "empty"}, {"[]", KN_E_ARG, "empty"}, {"[[]]", KN_E_ARG, "empty"}, {"[\"a\",\"\"]", KN_E_ARG, "empty"},
+        {"null", KN_E_FORMAT, "no prompt"}, {"\"\"", KN_E_ARG, "empty"}, {"[]", KN_E_ARG, "empty"}, {"[[]]", KN_E_ARG, "empty"},
+        {"[\"a\",\"\"]", KN_E_ARG, "empty"},
         {"5", KN_E_FORMAT, "an integer"}, {"{}", KN_E_FORMAT, "an object"}, {"[1,\"a\"]", KN_E_FORMAT, "a string"}, {"[\"a\",1]", KN_E_FORMAT, "entry 1"},
         {"[-1]", KN_E_ARG, "token -1"}, {"[100000]", KN_E_ARG, "token 100000"}, {"[1.0]", KN_E_FORMAT, "fraction"}, {"[null]", KN_E_FORMAT, "null"},
         {"[[1],2]", KN_E_FORMAT, "entry 1"}, {"[[[1]]]", KN_E_FORMAT, "an array"},
@@ -329,7 +339,7 @@ static void long_texts(void **state)
     snprintf(body + sizeof body - 64 + n, 8, "\"}");
     refuse(false, body, KN_E_CONTEXT, "prompt", "more than twice the 128");
     n = snprintf(body, sizeof body, "{\"messages\":[");
-    for (int i = 0; i < 400; i++)
+    for (int i = 0; i < 2000; i++)
         n += snprintf(body + n, sizeof body - (size_t)n, "%s{\"role\":\"user\",\"content\":\"x\"}", i ? "," : "");
     snprintf(body + n, 8, "]}");
     refuse(true, body, KN_E_CONTEXT, "messages", "more than twice");
@@ -337,8 +347,12 @@ static void long_texts(void **state)
     take(&p, false, body);
     assert_true(p.prompts->n_tokens > 100 && p.prompts->n_tokens < limits.n_ctx);
     kni_params_fini(&p);
-    snprintf(body, sizeof body, "{\"prompt\":\"%*s\"}", 1100, ""); /* more bytes than 8 a token of context, and not twice as many tokens */
+    snprintf(body, sizeof body, "{\"prompt\":\"%*s\"}", 1100, ""); /* as many as can be counted are */
     refuse(false, body, KN_E_CONTEXT, "prompt", "275 tokens");
+    n = snprintf(body, sizeof body, "{\"prompt\":\"");
+    memset(body + n, 'a', 4096);
+    snprintf(body + n + 4096, 8, "\"}");
+    refuse(false, body, KN_E_CONTEXT, "prompt", "4096 tokens");
 }
 
 static void tokenize(void **state)
@@ -347,7 +361,8 @@ static void tokenize(void **state)
     struct kni_params_tokenize t;
     struct kni_params_error e;
     static const struct { const char *body; const char *text; unsigned flags; } good[] = {
-        {"{\"content\":\"a <|im_end|>\"}", "a <|im_end|>", KN_TOKENIZE_SPECIAL}, {"{\"content\":\"a <|im_end|>\",\"parse_special\":false}", "a <|im_end|>", 0},
+        {"{\"content\":\"a <|im_end|>\"}", "a <|im_end|>", KN_TOKENIZE_SPECIAL},
+        {"{\"content\":\"a <|im_end|>\",\"parse_special\":false}", "a <|im_end|>", 0},
         {"{\"prompt\":\"ab\",\"model\":\"tiny\"}", "ab", KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS}, {"{\"content\":\"\"}", "", 0},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n", KN_TOKENIZE_SPECIAL},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"add_generation_prompt\":false}", "<|im_start|>user\nx<|im_end|>\n", KN_TOKENIZE_SPECIAL},
@@ -357,7 +372,8 @@ static void tokenize(void **state)
         expect_tokens(&t.prompt, good[i].text, good[i].flags);
         kni_free(t.prompt.tokens);
     }
-    static const char *const bad[] = {"{}", "{\"content\":5}", "{\"content\":\"a\",\"prompt\":\"b\"}", "{\"content\":\"a\",\"add_special\":1}", "[", "{\"messages\":[]}"};
+    static const char *const bad[] = {"{}", "{\"content\":5}", "{\"content\":\"a\",\"prompt\":\"b\"}", "{\"content\":\"a\",\"add_special\":1}",
+                                      "[", "{\"messages\":[]}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_true(kni_params_parse_tokenize(&t, model, &limits, bad[i], strlen(bad[i]), &e) != KN_OK);
         assert_int_equal(e.status, 400);
