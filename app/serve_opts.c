@@ -38,6 +38,7 @@ const struct kn_serve_setting kn_serve_settings[] = {
     {TEXT("host", server.host, "ADDRESS", "address to listen on; 0.0.0.0 or :: for all (127.0.0.1)")},
     {.name = "port", .kind = KN_SERVE_KIND_PORT, .offset = AT(server.port), .max = 65535, .arg = "N",
      .what = "port; 0 takes a free one and says which (8080)"},
+    {TEXT("allow_origin", server.allow_origin, "ORIGIN", "web pages of this origin may read answers; * for all (none)")},
     {TEXT("port_file", port_file, "FILE", "write the port there once it listens, for scripts")},
 
     {COUNT("ctx", engine.n_ctx, 1, 1u << 24, 0, "longest sequence in tokens (the model's)"), .letter = 'c', .group = "Engine"},

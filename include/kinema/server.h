@@ -38,6 +38,7 @@ struct kn_server_opts {
     const char *model_name;             /* in /v1/models and answers; NULL: the file's name without folder and ".gguf" */
     const struct kn_server_key *keys;   /* [n_keys]; none: everybody may ask */
     size_t n_keys;
+    const char *allow_origin;           /* web pages of this origin, "*": of any, may read answers (CORS); NULL: none but the dashboard */
     uint32_t max_connections;           /* 1..10000; 0: 256. Beyond it new ones get 503 and are closed */
     uint32_t max_queue;                 /* requests that wait for a place; beyond it 503; 0: 256 */
     uint32_t max_choices;               /* n of one request, 1..128; 0: 16 */

@@ -265,6 +265,20 @@ static enum kn_status start_daemon(struct kni_http *http, int *fd, struct kn_err
     return KN_OK;
 }
 
+/* It becomes a header: printable, without space. */
+static enum kn_status take_origin(struct kni_http *http, const char *origin, struct kn_err *err)
+{
+    if (!origin)
+        return KN_OK;
+    size_t n = 0;
+    while (origin[n] > ' ' && origin[n] < 127)
+        n++;
+    if (!n || origin[n] || n > KNI_HTTP_MAX_ORIGIN)
+        return kni_err_set(err, KN_E_ARG, "the allowed origin \"%.60s\" is none: give one such as https://example.org, or * for all", origin);
+    http->allow_origin = kni_strdup(KNI_ALLOC_TAG_MISC, origin);
+    return http->allow_origin ? KN_OK : kni_err_set(err, KN_E_NOMEM, "server: out of memory");
+}
+
 enum kn_status kni_http_open(struct kni_http **out, const struct kni_http_opts *opts, struct kn_err *err)
 {
     const struct kn_server_opts *server = opts->server;
@@ -287,7 +301,9 @@ enum kn_status kni_http_open(struct kni_http **out, const struct kni_http_opts *
     http->listen_fd = -1;
     struct kni_guard_limits limits = {or_default(server->header_timeout_ms, 10000), or_default(server->body_timeout_ms, 30000), http->send_ms,
                                       or_default(server->idle_timeout_ms, 60000)};
-    enum kn_status s = take_keys(http, server, err);
+    enum kn_status s = take_origin(http, server->allow_origin, err);
+    if (!s)
+        s = take_keys(http, server, err);
     if (!s)
         s = open_socket(http, server->host, server->port, &fd, err);
     if (!s)
@@ -341,6 +357,7 @@ void kni_http_close(struct kni_http **http)
         kni_free(h->keys[i].salt);
     }
     kni_free(h->keys);
+    kni_free(h->allow_origin);
     kni_free(h);
     *http = NULL;
 }

@@ -9,8 +9,8 @@
  * the client has gone, when the server closes, or when the answer could not be queued. Large bodies go out by pieces so that the
  * guard sees progress; each pulled piece leaves at once, since libmicrohttpd pushes chunks with TCP_NODELAY.
  *
- * Any web page may ask (Access-Control-Allow-Origin: *), as with the servers that clients know: who asks is told by a key in a
- * header, never by a cookie, so a page can do nothing in its visitor's name.
+ * Web pages of other origins may read answers only where the operator allows theirs: a server without keys on somebody's own machine
+ * must not answer whatever page that somebody's browser shows. No page may frame the dashboard.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "server/http_state.h"
 
 #define PIECE_BYTES 65536u
@@ -61,7 +62,7 @@ static ssize_t on_pull(void *user, uint64_t at, char *bytes, size_t room)
     return n;
 }
 
-static void add_headers(struct MHD_Response *response, const struct kni_http_answer *answer)
+static void add_headers(struct MHD_Response *response, const struct kni_http *http, const struct kni_http_answer *answer)
 {
     const struct kni_http_reply *reply = &answer->reply;
     const char *type = reply->content_type ? reply->content_type : "application/json";
@@ -70,7 +71,12 @@ static void add_headers(struct MHD_Response *response, const struct kni_http_ans
     MHD_add_response_header(response, MHD_HTTP_HEADER_SERVER, "kinema");
     MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, reply->cache_control ? reply->cache_control : "no-store");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-    MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_ORIGIN, "*");
+    MHD_add_response_header(response, "X-Frame-Options", "DENY");
+    if (http->allow_origin) {
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_ORIGIN, http->allow_origin);
+        if (strcmp(http->allow_origin, "*"))
+            MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, MHD_HTTP_HEADER_ORIGIN);
+    }
     if (!strncmp(type, "text/event-stream", 17))
         MHD_add_response_header(response, "X-Accel-Buffering", "no"); /* proxies: pass each event on at once */
     if (reply->csp)
@@ -82,7 +88,7 @@ static void add_headers(struct MHD_Response *response, const struct kni_http_ans
     }
     if (answer->allow[0])
         MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, answer->allow);
-    if (answer->preflight) {
+    if (answer->preflight && http->allow_origin) {
         MHD_add_response_header(response, "Access-Control-Allow-Methods", answer->allow);
         MHD_add_response_header(response, "Access-Control-Allow-Headers", "*, Authorization");
         MHD_add_response_header(response, "Access-Control-Max-Age", "86400");
@@ -125,7 +131,7 @@ enum MHD_Result kni_http_answer_queue(struct kni_http_conn *conn, struct MHD_Con
         on_released(sent);
         return MHD_NO;
     }
-    add_headers(response, answer);
+    add_headers(response, conn->http, answer);
     kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_SEND); /* before queueing, which may begin to pull */
     result = MHD_queue_response(connection, reply->status, response);
     if (result == MHD_YES)
@@ -137,12 +143,14 @@ enum MHD_Result kni_http_answer_queue(struct kni_http_conn *conn, struct MHD_Con
 void kni_http_answer_raw(struct kni_http_conn *conn, enum kni_route route, struct kni_http_answer *answer)
 {
     const struct kni_http_reply *reply = &answer->reply;
-    char head[512], retry[40] = "";
+    char head[512 + KNI_HTTP_MAX_ORIGIN], retry[40] = "", origin[40 + KNI_HTTP_MAX_ORIGIN] = "";
     if (reply->retry_after_s)
         snprintf(retry, sizeof retry, "Retry-After: %u\r\n", (unsigned)reply->retry_after_s);
-    int n = snprintf(head, sizeof head, "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n%s"
-                     "Server: kinema\r\nCache-Control: no-store\r\nAccess-Control-Allow-Origin: *\r\nConnection: close\r\n\r\n", reply->status,
-                     MHD_get_reason_phrase_for(reply->status), reply->n_body, retry);
+    if (conn->http->allow_origin)
+        snprintf(origin, sizeof origin, "Access-Control-Allow-Origin: %s\r\n", conn->http->allow_origin);
+    int n = snprintf(head, sizeof head, "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n%s%s"
+                     "Server: kinema\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n", reply->status,
+                     MHD_get_reason_phrase_for(reply->status), reply->n_body, retry, origin);
     conn->early = true;
     kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_SEND);
     /* Nothing of ours is under way on a connection whose request is being read, so this small answer fits whole. */
@@ -156,49 +164,14 @@ void kni_http_answer_raw(struct kni_http_conn *conn, enum kni_route route, struc
 
 /* ---- errors */
 
-/* The length of the valid UTF-8 character at p, 0: none. Strict: no overlong forms, no surrogates, nothing above U+10FFFF. */
-static size_t utf8_char(const unsigned char *p, size_t n)
+/* text as a JSON string with its quotes; NULL as null. */
+static void add_json(struct kni_buf *out, const char *text)
 {
-    static const unsigned char least[5] = {0, 0, 0x80, 0xa0, 0x90}; /* of the second byte where the first is the lowest of its length */
-    size_t k = p[0] < 0x80 ? 1 : p[0] >= 0xc2 && p[0] <= 0xdf ? 2 : (p[0] & 0xf0) == 0xe0 ? 3 : p[0] >= 0xf0 && p[0] <= 0xf4 ? 4 : 0;
-    if (!k || k > n)
-        return 0;
-    for (size_t i = 1; i < k; i++)
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    if (((p[0] == 0xe0 || p[0] == 0xf0) && p[1] < least[k]) || (p[0] == 0xed && p[1] > 0x9f) || (p[0] == 0xf4 && p[1] > 0x8f))
-        return 0;
-    return k;
-}
-
-/* text as a JSON string with its quotes at out, which has room for 6 bytes for each of text's and 3 more; NULL as null (room 5). */
-static char *put_json(char *out, const char *text)
-{
-    if (!text)
-        return (char *)memcpy(out, "null", 4) + 4;
-    *out++ = '"';
-    for (size_t n = strlen(text), k; n; text += k, n -= k) {
-        unsigned char c = (unsigned char)text[0];
-        k = utf8_char((const unsigned char *)text, n);
-        if (c == '"' || c == '\\') {
-            *out++ = '\\';
-            *out++ = (char)c;
-        } else if (c == '\n') {
-            *out++ = '\\';
-            *out++ = 'n';
-        } else if (c < 0x20 || c == 0x7f) {
-            out += snprintf(out, 7, "\\u%04x", c); /* its NUL lies where the next byte goes */
-        } else if (k) {
-            memcpy(out, text, k);
-            out += k;
-        } else {
-            memcpy(out, "\xef\xbf\xbd", 3);
-            out += 3;
-            k = 1;
-        }
+    kni_buf_text(out, text ? "\"" : "null");
+    if (text) {
+        kni_buf_json(out, text, strlen(text));
+        kni_buf_text(out, "\"");
     }
-    *out++ = '"';
-    return out;
 }
 
 static const char *type_of(unsigned status)
@@ -215,21 +188,15 @@ void kni_http_error(struct kni_http_reply *reply, unsigned status, const char *p
     if (vsnprintf(message, sizeof message, format, ap) < 0)
         message[0] = 0;
     va_end(ap);
-    const char *type = type_of(status), *parts[4] = {message, type, param, code};
+    const char *parts[4] = {message, type_of(status), param, code};
     static const char *const names[4] = {"{\"error\": {\"message\": ", ", \"type\": ", ", \"param\": ", ", \"code\": "};
-    size_t room = 128;
-    for (int i = 0; i < 4; i++)
-        room += parts[i] ? 6 * strlen(parts[i]) : 0;
+    struct kni_buf out = {0};
+    for (int i = 0; i < 4; i++) {
+        kni_buf_text(&out, names[i]);
+        add_json(&out, parts[i]);
+    }
+    kni_buf_text(&out, "}}\n");
     memset(reply, 0, sizeof *reply);
     reply->status = status;
-    char *out = reply->body = kni_alloc(KNI_ALLOC_TAG_REQUEST, room, 0);
-    if (!out)
-        return; /* the status alone */
-    for (int i = 0; i < 4; i++) {
-        size_t n = strlen(names[i]);
-        memcpy(out, names[i], n);
-        out = put_json(out + n, parts[i]);
-    }
-    memcpy(out, "}}\n", 4);
-    reply->n_body = (size_t)(out + 3 - reply->body);
+    reply->body = kni_buf_take(&out, &reply->n_body); /* NULL, and no bytes, when out of memory: the status alone */
 }

@@ -15,6 +15,8 @@
 
 #define KNI_HTTP_MAX_ALLOW 64u /* "GET, HEAD, POST, OPTIONS" and the like */
 
+#define KNI_HTTP_MAX_ORIGIN 200u
+
 struct kni_http_key {
     struct kni_hash hash; /* of the key itself, which is not kept */
     struct kni_tenant tenant;
@@ -32,6 +34,7 @@ struct kni_http {
     struct kni_http_key *keys; /* [n_keys] */
     size_t n_keys;
     struct kni_tenant nobody; /* the tenant where there are no keys */
+    char *allow_origin; /* owned; NULL: no other origin's pages may read answers */
     uint64_t max_body_bytes;
     uint32_t max_connections, max_header_bytes, send_ms;
     uint16_t port;

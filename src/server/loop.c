@@ -259,6 +259,8 @@ static bool step(struct kni_loop *loop)
     bool has_news = status == KN_OK;
     if (status && status != KN_AGAIN)
         fail_all(loop, status);
+    else
+        loop->step_status = KN_OK;
     for (struct kni_call *call = loop->calls, *next; call; call = next) {
         next = call->next;
         bool goes_on = kni_loop_fan_out(loop, call);

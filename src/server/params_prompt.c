@@ -26,15 +26,19 @@ bool kni_params_fail_context(struct kni_params_reader *r, const char *param, uin
                                       "takes with the answer in it: shorten the %s", n_ctx, param);
 }
 
-/* A text far too long is found out by its beginning, or a client could keep a processor busy for as long as megabytes take. Twice the
+/* Texts that cannot be much too long are counted whatever comes out, so that an error can say how many tokens they have; one that can
+ * is found out by its beginning, or a client could keep a processor busy for as long as megabytes take. Twice the
  * context is asked for, since a beginning may have a few tokens more than the same bytes have in the whole text. */
 static bool check_beginning(struct kni_params_reader *r, const char *param, const char *text, size_t n, unsigned flags)
 {
-    for (size_t part = 8 * (size_t)r->limits->n_ctx; part < n && !r->any_length; part *= 2) {
+    const size_t n_ctx = r->limits->n_ctx;
+    if (n <= 32 * n_ctx || r->any_length)
+        return true;
+    for (size_t part = 8 * n_ctx; part < n; part *= 2) {
         size_t n_ids = 0; /* no room: counted only */
         if (kn_model_tokenize(r->model, text, part - kni_utf8_tail(text, part), flags, NULL, &n_ids) == KN_E_NOMEM)
             return kni_params_fail_memory(r);
-        if (n_ids > 2 * (size_t)r->limits->n_ctx)
+        if (n_ids > 2 * n_ctx)
             return kni_params_fail_context(r, param, 0);
     }
     return true;
@@ -242,7 +246,7 @@ bool kni_params_messages(struct kni_params_reader *r, bool add_reply, struct kni
             control = control || spells_control(r->model, &probe);
             n_probed += probe.n_tokens;
             kni_free(probe.tokens);
-            if (ok && !r->any_length && n_probed > 2 * (uint64_t)r->limits->n_ctx)
+            if (ok && !r->any_length && n_probed > 8 * (uint64_t)r->limits->n_ctx)
                 ok = kni_params_fail_context(r, "messages", 0);
         }
     }

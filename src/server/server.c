@@ -51,7 +51,7 @@ struct kn_server {
     struct kni_api api;
     struct kni_http *http;
     struct kni_http_route routes[N_ROUTES + 1]; /* those that are fixed, and the model's own */
-    char *host, *model_name, *model_path;
+    char *host, *model_name, *model_path, *allow_origin;
     struct kn_server_key *keys; /* [n_keys], their strings owned */
     bool has_run;
 };
@@ -161,9 +161,11 @@ static enum kn_status copy_strings(struct kn_server *s, const struct kn_server_o
     s->host = kni_strdup(KNI_ALLOC_TAG_MISC, o->host ? o->host : "127.0.0.1");
     s->model_name = o->model_name ? kni_strdup(KNI_ALLOC_TAG_MISC, o->model_name) : name_model(kn_model_info(s->model)->path);
     s->model_path = s->model_name ? name_path(s->model_name) : NULL;
-    if (!s->host || !s->model_path)
+    s->allow_origin = o->allow_origin ? kni_strdup(KNI_ALLOC_TAG_MISC, o->allow_origin) : NULL;
+    if (!s->host || !s->model_path || (o->allow_origin && !s->allow_origin))
         return KN_E_NOMEM;
     s->opts.host = s->host;
+    s->opts.allow_origin = s->allow_origin;
     s->opts.model_name = s->model_name;
     s->opts.keys = NULL;
     s->opts.n_keys = 0;
@@ -307,6 +309,7 @@ void kn_server_close(struct kn_server **server)
     }
     kni_free(s->keys);
     kni_free(s->host);
+    kni_free(s->allow_origin);
     kni_free(s->model_name);
     kni_free(s->model_path);
     kni_free(s);

@@ -27,10 +27,27 @@ static void unknown_routes_and_methods(void **state)
     peer_answer_fini(&a);
     a = ask(&bed, "OPTIONS /echo " H "Origin: http://b\r\nAccess-Control-Request-Method: POST\r\n\r\n");
     assert_int_equal(a.status, 204);
+    assert_null(peer_header(&a, "Access-Control-Allow-Methods", value)); /* no origin is allowed */
+    peer_answer_fini(&a);
+    assert_int_equal(atomic_load(&bed.metrics.responses[KNI_ROUTE_OTHER][4]), 4);
+    bed_close(&bed);
+}
+
+static void origins_are_allowed(void **state)
+{
+    struct bed bed;
+    char value[512];
+    (void)state;
+    bed_open(&bed, &(struct kn_server_opts){.allow_origin = "https://a.example"});
+    struct peer_answer a = ask(&bed, "GET /health " H "\r\n");
+    assert_string_equal(peer_header(&a, "Access-Control-Allow-Origin", value), "https://a.example");
+    assert_string_equal(peer_header(&a, "Vary", value), "Origin");
+    peer_answer_fini(&a);
+    a = ask(&bed, "OPTIONS /echo " H "Origin: http://b\r\nAccess-Control-Request-Method: POST\r\n\r\n");
+    assert_int_equal(a.status, 204);
     assert_string_equal(peer_header(&a, "Access-Control-Allow-Methods", value), "POST, OPTIONS");
     assert_non_null(strstr(peer_header(&a, "Access-Control-Allow-Headers", value), "Authorization"));
     peer_answer_fini(&a);
-    assert_int_equal(atomic_load(&bed.metrics.responses[KNI_ROUTE_OTHER][4]), 4);
     bed_close(&bed);
 }
 
@@ -200,7 +217,7 @@ static void malformed_requests(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(unknown_routes_and_methods), cmocka_unit_test(keys_open_doors), cmocka_unit_test(limits_on_bodies),
+        cmocka_unit_test(unknown_routes_and_methods), cmocka_unit_test(origins_are_allowed), cmocka_unit_test(keys_open_doors), cmocka_unit_test(limits_on_bodies),
         cmocka_unit_test(limits_on_heads), cmocka_unit_test(malformed_requests),
     };
     return cmocka_run_group_tests_name("http_request", tests, NULL, NULL);

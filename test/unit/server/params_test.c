@@ -339,7 +339,7 @@ static void long_texts(void **state)
     snprintf(body + sizeof body - 64 + n, 8, "\"}");
     refuse(false, body, KN_E_CONTEXT, "prompt", "more than twice the 128");
     n = snprintf(body, sizeof body, "{\"messages\":[");
-    for (int i = 0; i < 400; i++)
+    for (int i = 0; i < 2000; i++)
         n += snprintf(body + n, sizeof body - (size_t)n, "%s{\"role\":\"user\",\"content\":\"x\"}", i ? "," : "");
     snprintf(body + n, 8, "]}");
     refuse(true, body, KN_E_CONTEXT, "messages", "more than twice");
@@ -347,8 +347,12 @@ static void long_texts(void **state)
     take(&p, false, body);
     assert_true(p.prompts->n_tokens > 100 && p.prompts->n_tokens < limits.n_ctx);
     kni_params_fini(&p);
-    snprintf(body, sizeof body, "{\"prompt\":\"%*s\"}", 1100, ""); /* more bytes than 8 a token of context, and not twice as many tokens */
+    snprintf(body, sizeof body, "{\"prompt\":\"%*s\"}", 1100, ""); /* as many as can be counted are */
     refuse(false, body, KN_E_CONTEXT, "prompt", "275 tokens");
+    n = snprintf(body, sizeof body, "{\"prompt\":\"");
+    memset(body + n, 'a', 4096);
+    snprintf(body + n + 4096, 8, "\"}");
+    refuse(false, body, KN_E_CONTEXT, "prompt", "4096 tokens");
 }
 
 static void tokenize(void **state)
