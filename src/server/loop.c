@@ -283,10 +283,11 @@ static void go_to_sleep(struct kni_loop *loop, int timeout_ms)
         ;
 }
 
-/* Publishes run, or have ended and a step has yet to take their blocks back. */
-static bool has_publishes(const struct kni_loop *loop)
+/* Publishes or given-up fetches run, or have ended and a step has yet to take their blocks back. */
+static bool has_leftovers(const struct kni_loop *loop)
 {
-    return loop->draft.engine.n_publishing || loop->draft.engine.n_publish_blocks;
+    const struct kn_engine_stats *e = &loop->draft.engine;
+    return e->n_publishing || e->n_publish_blocks || e->n_fetch_blocks;
 }
 
 /* 0: there is work. */
@@ -294,7 +295,7 @@ static int sleep_ms(const struct kni_loop *loop, bool has_news)
 {
     if (loop->calls)
         return has_news ? 0 : STALL_POLL_MS;
-    return has_publishes(loop) ? PUBLISH_POLL_MS : -1;
+    return has_leftovers(loop) ? PUBLISH_POLL_MS : -1;
 }
 
 /* most_ms: longest sleep, -1: any. */
@@ -304,11 +305,11 @@ static void turn(struct kni_loop *loop, int most_ms)
     atomic_exchange_explicit(&loop->attention, false, memory_order_seq_cst);
     take_inbox(loop, TURN_CALLS);
     bool was_busy = loop->calls != NULL, has_news = false;
-    if (was_busy || has_publishes(loop))
+    if (was_busy || has_leftovers(loop))
         has_news = step(loop);
     uint64_t now = kni_now_ns();
     bool is_idle = !loop->calls, is_wanted = atomic_load_explicit(&loop->n_wanting, memory_order_relaxed); /* ordered by attention */
-    if (is_wanted || now - loop->draft.taken_ns >= SNAPSHOT_NS || (is_idle && (was_busy || has_publishes(loop))))
+    if (is_wanted || now - loop->draft.taken_ns >= SNAPSHOT_NS || (is_idle && (was_busy || has_leftovers(loop))))
         kni_loop_take_snapshot(loop, now);
     int ms = sleep_ms(loop, has_news);
     if (ms)
