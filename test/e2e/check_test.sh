@@ -12,7 +12,7 @@ covered=
 fresh() { # a small clean tree in $tree
   tree=$work/tree
   rm -rf "$tree"
-  mkdir -p "$tree"/{src/base,src/kv,src/codec/x86,include/kinema,app,doc,tools,build}
+  mkdir -p "$tree"/{src/base,src/kv,src/codec/x86,include/kinema,app,bench,doc,tools,build}
   printf 'base:\nkv: base\ncodec: base\nmystery: base\n' >"$tree/doc/layers.txt"
   printf '/* SPDX-License-Identifier: Apache-2.0 */\n#ifndef KNI_ONE_H\n#define KNI_ONE_H\nint kni_one(void);\n#endif\n' >"$tree/src/base/one.h"
   printf '/* SPDX-License-Identifier: Apache-2.0 */\n#include "base/one.h"\nint kni_one(void)\n{\n    return 1; /* not sprintf( nor malloc( */\n}\n' >"$tree/src/base/one.c"
