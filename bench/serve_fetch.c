@@ -119,7 +119,8 @@ static bool make_prefixes(struct fetch *f, bool in_store)
     uint32_t n_words = in_store ? f->args->fetch_words : f->args->fetch_words / CHUNK * CHUNK;
     kn_load_work_fini(&f->prefixes);
     for (uint32_t i = 0; i < f->n_fetches; i++) {
-        struct kn_load_item item = {.system_seed = f->args->mix.seed * 1000003u + i, .system_words = n_words, .seed = i, .n_words = QUESTION_WORDS, .n_new = 1};
+        struct kn_load_item item = {.system_seed = f->args->mix.seed * 1000003u + i, .system_words = n_words, .seed = i,
+                                    .n_words = QUESTION_WORDS, .n_new = 1};
         if (!kn_load_work_add(&f->prefixes, &item, 0, GROUP_FETCH))
             return !kn_app_fail("bench", "out of memory");
     }
@@ -260,7 +261,8 @@ static json_t *targets_of(struct fetch *f)
     add_ratios(f, all, SEPARATE, NONE, 1.1);
     add_ratios(f, all, SEPARATE, MEMORY, 1.1);
     add_ratios(f, all, INLINE, MEMORY, 0);
-    double ttft = kn_samples_mean(&p[SEPARATE].ttft) / kn_samples_mean(&p[INLINE].ttft), tpot = kn_samples_mean(&p[SEPARATE].tpot) / kn_samples_mean(&p[INLINE].tpot);
+    double ttft = kn_samples_mean(&p[SEPARATE].ttft) / kn_samples_mean(&p[INLINE].ttft);
+    double tpot = kn_samples_mean(&p[SEPARATE].tpot) / kn_samples_mean(&p[INLINE].tpot);
     json_array_append_new(all, kn_serve_target("mean TTFT, separate against inline, % (paper: -77)", 100 * (ttft - 1), 0, 0));
     if (p[INLINE].tpot.n)
         json_array_append_new(all, kn_serve_target("mean TPOT, separate against inline, % (paper: -35.4)", 100 * (tpot - 1), 0, 0));
