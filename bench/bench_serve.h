@@ -57,7 +57,7 @@ struct kn_serve_total {
     char error[160];                         /* of the first request that failed */
     /* open loop: could it keep up? */
     double arrivals_s, busy_s;               /* of all runs: first to last arrival; the same to the last end, but for the shortest answer's time */
-    uint32_t n_half, n_last;                 /* of all runs: requests under way when half of them had arrived, and when the last one did */
+    uint32_t n_half, n_last;                 /* of all runs: requests under way halfway from first to last arrival, and at the last */
 };
 /* Adds a run's results of one group, or of all with KN_LOAD_NONE. */
 void kn_serve_total_add(struct kn_serve_total *total, const struct kn_serve_args *args, const struct kn_load_work *work,
