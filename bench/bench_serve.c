@@ -215,10 +215,15 @@ static json_t *targets_of(struct bench *b)
         {"median TPOT, ours over the peer's", tpot_of, false, 0, 0},
     };
     json_t *all = json_array();
+    bool peer_saturated = b->n_sides > 1; /* in each of its settings */
+    for (int i = 1; i < b->n_sides; i++)
+        peer_saturated = peer_saturated && kn_serve_total_saturated(&b->totals[i]);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         double peer = best_peer(b, rows[i].figure, rows[i].more_is_better), ours = rows[i].figure(&b->totals[OURS]);
+        char what[96];
+        snprintf(what, sizeof what, "%s%s", rows[i].what, peer_saturated ? " (saturated)" : "");
         if (peer > 0 && ours > 0)
-            json_array_append_new(all, kn_serve_target(rows[i].what, ours / peer, rows[i].at_least, rows[i].at_most));
+            json_array_append_new(all, kn_serve_target(what, ours / peer, rows[i].at_least, rows[i].at_most));
     }
     return all;
 }

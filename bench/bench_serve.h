@@ -55,12 +55,18 @@ struct kn_serve_total {
     uint32_t n_runs;
     uint64_t peak_bytes;                     /* of the server's memory, most of all runs; 0: unknown */
     char error[160];                         /* of the first request that failed */
+    /* open loop: could it keep up? */
+    double arrivals_s, busy_s;               /* of all runs: first to last arrival; the same to the last end, but for the shortest answer's time */
+    uint32_t n_half, n_last;                 /* of all runs: requests under way halfway from first to last arrival, and at the last */
 };
 /* Adds a run's results of one group, or of all with KN_LOAD_NONE. */
 void kn_serve_total_add(struct kn_serve_total *total, const struct kn_serve_args *args, const struct kn_load_work *work,
                         const struct kn_load_result *results, uint32_t group, double seconds);
 void kn_serve_total_fini(struct kn_serve_total *total);
 double kn_serve_total_speed(const struct kn_serve_total *total);   /* tokens out a second */
+/* Open loop: requests came faster than they were answered: they were completed at less than 0.95 of the rate of their arrivals, or more and more
+ * were under way. Latencies then are mostly waiting in line, and grow with the length of the run. false with fewer than ten requests. */
+bool kn_serve_total_saturated(const struct kn_serve_total *total);
 /* What a total says, as JSON; a new reference. */
 json_t *kn_serve_total_json(struct kn_serve_total *total);
 /* The table of several; names[n]. */

@@ -9,6 +9,43 @@
 
 #include "bench_serve.h"
 
+static uint32_t under_way_at(const struct kn_load_work *work, const struct kn_load_result *results, uint32_t group, double when_s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < work->n; i++)
+        n += (group == KN_LOAD_NONE || work->requests[i].group == group) && results[i].outcome == KN_LOAD_OUTCOME_COMPLETED && results[i].due_s <= when_s &&
+             results[i].end_s > when_s;
+    return n;
+}
+
+/* How long requests arrived and how long they were answered. */
+static void add_pace(struct kn_serve_total *t, const struct kn_load_work *work, const struct kn_load_result *results, uint32_t group)
+{
+    double first = 0, last = 0, end = 0, shortest = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < work->n; i++) {
+        const struct kn_load_result *r = &results[i];
+        if ((group != KN_LOAD_NONE && work->requests[i].group != group) || r->outcome != KN_LOAD_OUTCOME_COMPLETED)
+            continue;
+        first = !n || r->due_s < first ? r->due_s : first;
+        last = !n || r->due_s > last ? r->due_s : last;
+        end = !n || r->end_s > end ? r->end_s : end;
+        shortest = !n || r->end_s - r->due_s < shortest ? r->end_s - r->due_s : shortest;
+        n++;
+    }
+    if (n < 2)
+        return;
+    t->arrivals_s += last - first;
+    t->busy_s += end - first - shortest;
+    t->n_half += under_way_at(work, results, group, (first + last) / 2);
+    t->n_last += under_way_at(work, results, group, last);
+}
+
+bool kn_serve_total_saturated(const struct kn_serve_total *t)
+{
+    return t->n_completed >= 10 && (t->arrivals_s < 0.95 * t->busy_s || t->n_last > 2 * t->n_half + 3 * t->n_runs);
+}
+
 void kn_serve_total_add(struct kn_serve_total *t, const struct kn_serve_args *args, const struct kn_load_work *work,
                         const struct kn_load_result *results, uint32_t group, double seconds)
 {
@@ -41,6 +78,8 @@ void kn_serve_total_add(struct kn_serve_total *t, const struct kn_serve_args *ar
     if (t->n_runs < KN_SERVE_MAX_REPEAT)
         t->speeds[t->n_runs] = seconds > 0 ? (double)(t->n_tokens - before) / seconds : 0;
     t->n_runs++;
+    if (!args->n_clients)
+        add_pace(t, work, results, group);
     t->seconds += seconds;
 }
 
@@ -87,6 +126,7 @@ json_t *kn_serve_total_json(struct kn_serve_total *t)
     json_object_set_new(o, "tokens_out_s", json_real(kn_serve_total_speed(t)));
     json_object_set_new(o, "tokens_prompt_s", json_real(per_second(t, t->n_prompt)));
     json_object_set_new(o, "requests_s", json_real(per_second(t, t->n_completed)));
+    json_object_set_new(o, "saturated", t->arrivals_s > 0 ? json_boolean(kn_serve_total_saturated(t)) : json_null());
     json_object_set_new(o, "goodput_s", json_real(per_second(t, t->n_good)));
     for (uint32_t i = 0; i < t->n_runs && i < KN_SERVE_MAX_REPEAT; i++)
         json_array_append_new(speeds, json_real(t->speeds[i]));
@@ -195,6 +235,12 @@ void kn_serve_print_totals(const struct kn_serve_args *args, const char *const *
     print_latencies("generator late", names, totals, n, offsetof(struct kn_serve_total, late));
     if (args->slo_ttft_ms > 0 || args->slo_tpot_ms > 0)
         printf("\ngoodput: TTFT within %.0f ms, TPOT within %.0f ms (0: not demanded)\n", args->slo_ttft_ms, args->slo_tpot_ms);
+    for (size_t i = 0; i < n; i++)
+        if (kn_serve_total_saturated(totals[i]))
+            printf("\n%s is saturated: completed/s below the arrival rate (%.3f of it; %.1f requests under way halfway, %.1f at the last arrival).\n"
+                   "Its latencies are mostly waiting in line and grow with the length of the run; compare them at a lower --rate.\n",
+                   names[i], totals[i]->busy_s > 0 ? totals[i]->arrivals_s / totals[i]->busy_s : 1, (double)totals[i]->n_half / totals[i]->n_runs,
+                   (double)totals[i]->n_last / totals[i]->n_runs);
     for (size_t i = 0; i < n; i++)
         if (totals[i]->n_failed)
             printf("\nfirst failure of %s: %s\n", names[i], totals[i]->error);

@@ -129,10 +129,15 @@ cp "$work/out" "$work/both"
 grep -q '"cache_prompt": true' "$work/rival.asked" || fail "the rival's prompt cache"
 
 # ---- fetches beside requests that need none, small
-expect 0 "" "$bin" bench serve -m "$model" -t 1 -c 512 --scenario fetch --duration 3s --rate 1 --fetch-rate 1 --fetch-delay 300 --max-tokens 2 --prompt-tokens 16 --json
+expect 0 "" "$bin" bench serve -m "$model" -t 1 -c 512 --scenario fetch --duration 3s --rate 1 --fetch-rate 1 --fetch-delay 300 --max-tokens 2 --prompt-tokens 16 --repeat 1 --json
 cp "$work/out" "$work/fetch"
-[ "$(json "$work/fetch" "[sorted(o['plain']), sorted(o['fetching']), len({p['completed'] for p in o['plain'].values()})]")" = '[["inline", "none", "separate"], ["inline", "separate"], 1]' ] || fail "runs of fetch"
-[ "$(json "$work/fetch" "all(f['completed'] > 0 and f['failed'] == 0 and f['tokens_cached'] >= 200 * f['completed'] and f['ttft_ms']['p50'] >= 300 for f in o['fetching'].values())")" = true ] || fail "fetches: $(json "$work/fetch" "o['fetching']")"
-[ "$(json "$work/fetch" "[t['what'][:30] for t in o['targets'] if 'met' in t]")" = '["median TTFT, separate over non", "mean TTFT, separate over none"]' ] || fail "targets of fetch"
+[ "$(json "$work/fetch" "[sorted(o['plain']), sorted(o['fetching']), len({p['completed'] for p in o['plain'].values()})]")" = '[["inline", "memory", "none", "separate"], ["inline", "memory", "separate"], 1]' ] || fail "runs of fetch"
+[ "$(json "$work/fetch" "all(f['completed'] > 0 and f['failed'] == 0 and f['tokens_cached'] >= 200 * f['completed'] and (n == 'memory' or f['ttft_ms']['p50'] >= 300) for n, f in o['fetching'].items())")" = true ] || fail "fetches: $(json "$work/fetch" "o['fetching']")"
+[ "$(json "$work/fetch" "len({(f['completed'], f['tokens_prompt']) for f in o['fetching'].values()}) == 1 and 0 <= o['fetching']['memory']['tokens_cached'] - o['fetching']['separate']['tokens_cached'] <= 16 * o['fetching']['memory']['completed']")" = true ] || fail "arithmetic in memory and fetched: $(json "$work/fetch" "o['fetching']")"
+[ "$(json "$work/fetch" "[t['what'] for t in o['targets'] if 'met' in t]")" = '["median TTFT, separate over none", "mean TTFT, separate over none", "median TTFT, separate over memory", "mean TTFT, separate over memory"]' ] ||
+  fail "targets of fetch"
+# a pool that cannot keep the prefixes is no comparison
+expect 1 "in the run in memory a request had only" "$bin" bench serve -m "$model" -t 1 -c 512 --scenario fetch --duration 2s --rate 1 --fetch-rate 1 --fetch-delay 0 --max-tokens 2 \
+  --prompt-tokens 16 --repeat 1 -- --pool-size 12M
 ls "$work"/kinema-bench-* >/dev/null 2>&1 && fail "files were left behind"
 finish

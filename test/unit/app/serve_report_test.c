@@ -85,6 +85,42 @@ static void test_groups_and_goals(void **state)
     kn_serve_total_fini(&t);
 }
 
+/* One request a second, served one after the other in serve_s each. */
+static bool saturated(uint32_t n, double serve_s, uint32_t n_clients)
+{
+    enum { MOST = 64 };
+    struct kn_load_request requests[MOST] = {0};
+    struct kn_load_result results[MOST] = {0};
+    struct kn_load_work work = {.requests = requests, .n = n};
+    struct kn_serve_args args = {.n_clients = n_clients};
+    struct kn_serve_total t = {0};
+    double free_s = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        double begin = free_s > i ? free_s : i;
+        free_s = begin + serve_s;
+        results[i] = (struct kn_load_result){.outcome = KN_LOAD_OUTCOME_COMPLETED, .due_s = i, .sent_s = i, .first_s = begin, .last_s = free_s, .end_s = free_s,
+                                             .n_tokens = 2};
+    }
+    kn_serve_total_add(&t, &args, &work, results, KN_LOAD_NONE, free_s);
+    bool is = kn_serve_total_saturated(&t);
+    json_t *o = kn_serve_total_json(&t), *said = json_object_get(o, "saturated");
+    assert_true(n_clients ? json_is_null(said) : json_is_true(said) == is);
+    json_decref(o);
+    kn_serve_total_fini(&t);
+    return is;
+}
+
+static void test_saturation(void **state)
+{
+    (void)state;
+    assert_false(saturated(50, 0.1, 0));
+    assert_false(saturated(50, 0.99, 0)); /* always one under way, never two */
+    assert_true(saturated(50, 1.1, 0));   /* 10 % too slow */
+    assert_true(saturated(50, 4, 0));
+    assert_false(saturated(9, 4, 0));     /* too few to tell */
+    assert_false(saturated(50, 4, 3));    /* a closed loop has no arrivals */
+}
+
 static void test_targets(void **state)
 {
     (void)state;
@@ -106,6 +142,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_groups_and_goals),
+        cmocka_unit_test(test_saturation),
         cmocka_unit_test(test_targets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
