@@ -108,7 +108,7 @@ static uint32_t bucket_of(uint32_t e, const struct shape *h)
 /* One value but its low f_bits - 2 bits, which *value holds already when decoding. before: the channel in the token before, or 0. */
 static void code_value(struct coder *c, const struct shape *h, uint32_t is_v, uint32_t age, uint16_t before, uint16_t *value)
 {
-    uint32_t e_mask = (1u << h->e_bits) - 1, bucket = bucket_of(before >> h->f_bits & e_mask, h), v = *value;
+    uint32_t e_mask = (1u << h->e_bits) - 1, bucket = bucket_of((uint32_t)before >> h->f_bits & e_mask, h), v = *value;
     uint32_t sign = code(c, &c->m->sign[is_v][age][bucket][before >> 15], v >> 15);
     uint32_t node = 1;
     for (uint32_t b = h->e_bits; b--;)

@@ -24,11 +24,11 @@ void kni_spectral_order_classes(const uint8_t *rows, size_t stride, uint32_t n_r
     for (unsigned shift = 0; shift <= 8; shift += 8) {
         uint32_t at[257] = {0};
         for (uint32_t t = 0; t < n_tokens; t++)
-            at[(loudness[t] >> shift & 255u) + 1]++;
+            at[((uint32_t)loudness[t] >> shift & 255u) + 1]++;
         for (uint32_t i = 0; i < 256; i++)
             at[i + 1] += at[i];
         for (uint32_t i = 0; i < n_tokens; i++)
-            order[at[loudness[rank[i]] >> shift & 255u]++] = rank[i];
+            order[at[(uint32_t)loudness[rank[i]] >> shift & 255u]++] = rank[i];
         memcpy(rank, order, n_tokens * sizeof *rank);
     }
     for (uint32_t i = 0; i < n_tokens; i++)

@@ -121,8 +121,12 @@ static void destroy(struct kni_fetcher *f)
     pthread_mutex_lock(&f->lock);
     bool all = await_threads(f);
     uint32_t n_left = f->n_alive;
-    for (uint32_t i = 0; i < f->n_threads && !all; i++)
-        pthread_detach(f->threads[i].id);
+    for (uint32_t i = 0; i < f->n_threads && !all; i++) {
+        struct kni_fetch_thread *t = &f->threads[i];
+        if (t->publish) /* whose blocks go with the pool: when the call returns, kni_fetcher_told says so */
+            kni_publish_disown(t, KN_E_CANCELLED);
+        pthread_detach(t->id);
+    }
     f->abandoned = !all;
     pthread_mutex_unlock(&f->lock); /* abandoned: from here on f may be gone at any time */
     if (!all) {

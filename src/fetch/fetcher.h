@@ -164,6 +164,8 @@ bool kni_fetcher_publishers_hang(const struct kni_fetcher *f);
 void kni_fetcher_keep(struct kni_fetch_thread *t);
 /* Hands a publish back to the owner, and its error, if any, to the count. (lock) held. */
 void kni_publish_finish(struct kni_fetcher *f, struct kni_publish *p, enum kn_status s);
+/* Does so with what t publishes while its call of the store is out: t does not touch it again, kni_fetcher_told tells it. (lock) held. */
+void kni_publish_disown(struct kni_fetch_thread *t, enum kn_status s);
 /* Does so with all that are queued. (lock) held. */
 void kni_publish_drop_queued(struct kni_fetcher *f, enum kn_status s);
 

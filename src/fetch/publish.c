@@ -101,6 +101,14 @@ void kni_publish_finish(struct kni_fetcher *f, struct kni_publish *p, enum kn_st
     kni_fetcher_tell(f);
 }
 
+void kni_publish_disown(struct kni_fetch_thread *t, enum kn_status s)
+{
+    t->disowned = true;
+    t->fetcher->n_publishing--;
+    kni_publish_finish(t->fetcher, t->publish, s);
+    t->publish = NULL;
+}
+
 void kni_publish_drop_queued(struct kni_fetcher *f, enum kn_status s)
 {
     for (struct kni_publish *p; (p = pop(&f->queued));)

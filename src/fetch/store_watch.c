@@ -111,12 +111,8 @@ static bool find_hung(struct kni_fetcher *f, uint64_t now, bool turned[2])
         f->n_hung[use]++;
         f->n_store_errors[use]++;
         turned[use] |= kni_breaker_trip(&f->breakers[use], now);
-        if (t->publish) { /* the thread does not touch it again: kni_fetcher_told says so */
-            t->disowned = true;
-            f->n_publishing--;
-            kni_publish_finish(f, t->publish, KN_E_TIMEOUT);
-            t->publish = NULL;
-        }
+        if (t->publish)
+            kni_publish_disown(t, KN_E_TIMEOUT);
     }
     return any;
 }

@@ -164,12 +164,14 @@ static enum kn_status try_open(struct lazy_store *l, struct kn_err *err)
     if (inner)
         inner->wall_s = l->base.wall_s;
     pthread_mutex_lock(&l->lock);
-    bool news = !s || strcmp(l->why.text, err->text) != 0;
+    bool news = !s || strcmp(l->why.text, err->text) != 0, late = l->closing;
     l->inner = inner;
     l->n_failures = 0;
     l->why = s ? *err : (struct kn_err){0};
     l->next_try_ns = kni_now_ns() + RETRY_NS;
     pthread_mutex_unlock(&l->lock);
+    if (inner && late) /* the interrupt came while it was being opened and could not reach it; whoever closes waits for us */
+        kni_store_interrupt(inner);
     if (s && news)
         kni_log(KN_LOG_LEVEL_WARN, "store", "the store cannot be opened (%s); it is tried again every second, prompts are recomputed meanwhile", err->text);
     return s;

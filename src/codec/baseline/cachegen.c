@@ -170,7 +170,7 @@ static void cumulate(const struct kni_cachegen *c, const uint8_t *classes, uint3
 static void write_channel(struct kni_cachegen *c, struct kni_range_encoder *e, const uint8_t *symbols, uint32_t n, uint32_t n_levels)
 {
     uint32_t counts[MAX_LEVELS] = {0};
-    uint8_t classes[MAX_LEVELS];
+    uint8_t classes[MAX_LEVELS] = {0};
     struct channel ch;
     for (uint32_t t = 0; t < n; t++)
         counts[symbols[t]]++;

@@ -27,7 +27,7 @@ static inline uint32_t kni_hevc_bit(struct kni_hevc_bits *b)
         b->over = true;
         return 0;
     }
-    uint32_t bit = b->bytes[b->at >> 3] >> (7 - (b->at & 7)) & 1u;
+    uint32_t bit = (uint32_t)b->bytes[b->at >> 3] >> (7 - (b->at & 7)) & 1u;
     b->at++;
     return bit;
 }
