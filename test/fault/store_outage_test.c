@@ -4,7 +4,7 @@
  * computed without a store, the statistics say what is wrong, nothing stays held, and all of it mends by itself once the
  * store is well again. The store is the real one behind fault:, ordered about while the engine runs.
  */
-#include "unit/store/store_support.h"
+#include "support/fault_bed.h"
 
 #include <time.h>
 
@@ -18,21 +18,9 @@
 
 struct outcome { struct kn_answer answer; uint8_t digest[16]; };
 
-static char model_path[256], control[96], url[256];
-static struct folder folder;
+static char model_path[256];
 static struct kn_model *model;
 static struct outcome want[N_PROMPTS]; /* computed without a store */
-
-static void order(const char *text)
-{
-    char temp[128];
-    snprintf(temp, sizeof temp, "%s.new", control);
-    FILE *file = fopen(temp, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
-    assert_int_equal(rename(temp, control), 0);
-}
 
 static struct kn_engine *engine_open(const char *where, bool optional, uint32_t deadline_ms, enum kn_status expected)
 {
@@ -123,23 +111,6 @@ static void expect_works(struct kn_engine *e, unsigned which)
     expect_fetched(e, which);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    folder_make(&folder);
-    snprintf(control, sizeof control, "%s.orders", folder.path);
-    snprintf(url, sizeof url, "fault:%s:%s", control, folder.url);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    remove(control);
-    folder_remove(&folder);
-    return 0;
-}
-
 static void down_at_start(void **state)
 {
     (void)state;
@@ -162,8 +133,8 @@ static void down_at_start(void **state)
     folder_remove(&folder); /* a store is not made in a folder that holds something else */
     assert_int_equal(mkdir(folder.path, 0777), 0);
     order("refuse-open");
-    assert_null(engine_open(url, false, 0, KN_E_IO));
-    e = engine_open(url, true, 0, KN_OK);
+    assert_null(engine_open(fault_url, false, 0, KN_E_IO));
+    e = engine_open(fault_url, true, 0, KN_OK);
     assert_int_equal(ask_right(e, 0, true), 0);
     assert_int_equal(kn_engine_flush(e, 60000), KN_E_IO);
     order("");
@@ -179,7 +150,7 @@ static void down_at_start(void **state)
 static void dying_and_coming_back(void **state)
 {
     (void)state;
-    struct kn_engine *e = engine_open(url, true, 0, KN_OK);
+    struct kn_engine *e = engine_open(fault_url, true, 0, KN_OK);
     expect_works(e, 0);
     struct kn_engine_stats st = stats(e);
     assert_true(st.has_store && st.store_open && st.store_read_ok && st.store_write_ok);
@@ -207,7 +178,7 @@ static void dying_and_coming_back(void **state)
 static void hanging(void **state)
 {
     (void)state;
-    struct kn_engine *e = engine_open(url, true, 1000, KN_OK); /* a call hangs after a second */
+    struct kn_engine *e = engine_open(fault_url, true, 1000, KN_OK); /* a call hangs after a second */
     expect_works(e, 0);
     order("hang");
     assert_int_equal(ask_right(e, 0, false), 0);
@@ -241,7 +212,7 @@ static void rubbish(void **state)
 {
     (void)state;
     static const char *const orders[] = {"garbage", "short", "phantom\nfail-put", "garbage\nshort\ngarbage-entry"};
-    struct kn_engine *e = engine_open(url, true, 0, KN_OK);
+    struct kn_engine *e = engine_open(fault_url, true, 0, KN_OK);
     expect_works(e, 0);
     order("garbage-entry"); /* what the entry says is for the store; the container is believed */
     expect_fetched(e, 0);
@@ -266,17 +237,17 @@ static void rubbish(void **state)
 static void slow(void **state)
 {
     (void)state;
-    struct kn_engine *e = engine_open(url, true, 20000, KN_OK);
+    struct kn_engine *e = engine_open(fault_url, true, 20000, KN_OK);
     order("delay-lookup-ms 40\ndelay-get-ms 60\ndelay-put-ms 30");
     expect_works(e, 0); /* slow is not wrong */
     check_and_close(e);
-    e = engine_open(url, true, 2000, KN_OK);
+    e = engine_open(fault_url, true, 2000, KN_OK);
     order("delay-get-ms 3600000"); /* slower than the deadline: computed, and what is out is waited for by nobody */
     assert_int_equal(ask_right(e, 0, false), 0);
     assert_int_equal(stats(e).n_fetches_cut, 1);
     check_and_close(e);
     order("");
-    e = engine_open(url, true, 0, KN_OK);
+    e = engine_open(fault_url, true, 0, KN_OK);
     expect_fetched(e, 0);
     check_and_close(e);
 }
@@ -324,12 +295,12 @@ static int group_tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(down_at_start, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(dying_and_coming_back, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(hanging, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(rubbish, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(slow, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(replaced_under_the_engine, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(down_at_start, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(dying_and_coming_back, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(hanging, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(rubbish, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(slow, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(replaced_under_the_engine, fault_set_up, fault_tear_down),
     };
     return cmocka_run_group_tests_name("store_outage", tests, group_set_up, group_tear_down);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The store that misbehaves on command: each order does what it says, while it stands in the file and no longer. */
-#include "unit/store/store_support.h"
+#include "support/fault_bed.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -8,20 +8,6 @@
 
 #include "base/clock.h"
 #include "kinema/log.h"
-
-static struct folder folder;
-static char control[96], url[256];
-
-static void order(const char *text)
-{
-    char temp[128];
-    snprintf(temp, sizeof temp, "%s.new", control);
-    FILE *file = fopen(temp, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
-    assert_int_equal(rename(temp, control), 0); /* never half a file */
-}
 
 static enum kn_status try_open(struct kn_store **store, const char *where, struct kn_err *err)
 {
@@ -34,26 +20,9 @@ static struct kn_store *open_fault(void)
 {
     struct kn_store *store;
     struct kn_err err;
-    if (try_open(&store, url, &err))
+    if (try_open(&store, fault_url, &err))
         fail_msg("%s", err.text);
     return store;
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    folder_make(&folder);
-    snprintf(control, sizeof control, "%s.orders", folder.path);
-    snprintf(url, sizeof url, "fault:%s:%s", control, folder.url);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    remove(control);
-    folder_remove(&folder);
-    return 0;
 }
 
 static enum kn_status lookup(struct kn_store *store, uint64_t seed, uint32_t *n)
@@ -265,7 +234,7 @@ static void unknown_lines_are_named(void **state)
         char text[96];
         snprintf(text, sizeof text, "# first\n%s\nfail\n", bad[i]);
         order(text);
-        assert_int_equal(try_open(&store, url, &err), KN_E_ARG);
+        assert_int_equal(try_open(&store, fault_url, &err), KN_E_ARG);
         assert_null(store);
         assert_true(strstr(err.text, "line 2") && strstr(err.text, control) && strstr(err.text, bad[i]));
     }
@@ -293,7 +262,7 @@ static void refused_opening(void **state)
     }
     assert_int_equal(try_open(&store, "fault:/tmp/x:redis://h", &err), KN_E_UNSUPPORTED);
     order("refuse-open");
-    assert_int_equal(try_open(&store, url, &err), KN_E_IO);
+    assert_int_equal(try_open(&store, fault_url, &err), KN_E_IO);
     assert_null(store);
     order("");
     store = open_fault();
@@ -303,14 +272,14 @@ static void refused_opening(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(nothing_ordered_is_transparent, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(failures_by_call, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(damaged_answers, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(delays_are_each_callers_own, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(calls_hang_until_the_order_goes, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(interrupting_ends_a_hang, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(unknown_lines_are_named, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(refused_opening, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nothing_ordered_is_transparent, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(failures_by_call, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(damaged_answers, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(delays_are_each_callers_own, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(calls_hang_until_the_order_goes, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(interrupting_ends_a_hang, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(unknown_lines_are_named, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(refused_opening, fault_set_up, fault_tear_down),
     };
     return cmocka_run_group_tests_name("fault_store", tests, NULL, NULL);
 }

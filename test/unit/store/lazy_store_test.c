@@ -1,43 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A store that need not be there: not open, then open; failing for good, then opened anew; and what stays an error. */
-#include "unit/store/store_support.h"
+#include "support/fault_bed.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
 
 #include "base/clock.h"
-
-static struct folder folder;
-static char control[96], fault_url[256];
-
-static void order(const char *text)
-{
-    char temp[128];
-    snprintf(temp, sizeof temp, "%s.new", control);
-    FILE *file = fopen(temp, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
-    assert_int_equal(rename(temp, control), 0);
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    folder_make(&folder);
-    snprintf(control, sizeof control, "%s.orders", folder.path);
-    snprintf(fault_url, sizeof fault_url, "fault:%s:%s", control, folder.url);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    remove(control);
-    folder_remove(&folder);
-    return 0;
-}
 
 static struct kn_store *open_lazy(const char *url, enum kn_status want, struct kn_err *err)
 {
@@ -226,11 +195,11 @@ static void errors_that_stay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(one_that_is_there_is_used_at_once, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(one_that_is_missing_comes_up, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_dead_store_is_opened_anew, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(nobody_loses_the_store_under_him, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(errors_that_stay, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(one_that_is_there_is_used_at_once, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(one_that_is_missing_comes_up, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(a_dead_store_is_opened_anew, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(nobody_loses_the_store_under_him, fault_set_up, fault_tear_down),
+        cmocka_unit_test_setup_teardown(errors_that_stay, fault_set_up, fault_tear_down),
     };
     return cmocka_run_group_tests_name("lazy_store", tests, NULL, NULL);
 }
