@@ -35,15 +35,29 @@ struct serve {
 /* The handler's: the server to stop, and how often it was asked while there was none, which is before it has opened and while it closes. */
 static _Atomic(struct kn_server *) server_to_stop;
 static _Atomic int n_idle_stops;
+static bool is_quiet; /* before signals are caught, then constant */
+static _Atomic bool drain_said;
+
+/* Somebody at a terminal should not wonder why it goes on. write() may be called by a handler. */
+static void say_draining(void)
+{
+    static const char text[] = "kinema serve: the requests under way may end, new ones are refused; once more ends them now\n";
+    if (!is_quiet && !atomic_exchange_explicit(&drain_said, true, memory_order_relaxed)) { /* a flag alone */
+        ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
+        (void)n;
+    }
+}
 
 static void on_stop(int signal_number)
 {
     int saved = errno;
     struct kn_server *server = atomic_load_explicit(&server_to_stop, memory_order_seq_cst); /* with publish_server */
-    if (server)
+    if (server) {
         kn_server_stop(server);
-    else if (atomic_fetch_add_explicit(&n_idle_stops, 1, memory_order_seq_cst) > 0)
+        say_draining();
+    } else if (atomic_fetch_add_explicit(&n_idle_stops, 1, memory_order_seq_cst) > 0) {
         _exit(128 + signal_number); /* asked twice: opening, or closing, hangs */
+    }
     errno = saved;
 }
 
@@ -241,6 +255,7 @@ int kn_cmd_serve(int argc, char **argv)
     else if (!kn_app_default_model("serve", s->model_path, sizeof s->model_path))
         goto done;
     kn_app_log_to_stderr(o->verbose ? KN_LOG_LEVEL_DEBUG : o->quiet ? KN_LOG_LEVEL_ERROR : KN_LOG_LEVEL_WARN);
+    is_quiet = o->quiet;
     catch_signals();
     enum kn_status status = open_model(s);
     if (status == KN_OK)
