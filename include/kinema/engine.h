@@ -191,6 +191,7 @@ struct kn_engine_stats {
     uint64_t n_fetch_misses;         /* chunks refused or missing although listed */
     uint64_t store_read_errors, store_write_errors; /* calls of the store that failed; a mere miss is none */
     bool has_store, store_open;      /* store_open: false while a store_optional one could not be opened yet */
+    uint32_t max_running;            /* requests that share a step at most */
     bool store_read_ok, store_write_ok; /* false while it is being left alone after repeated errors */
 };
 

@@ -69,7 +69,9 @@ static enum kn_status open_pool(struct kn_engine *e, const struct kn_engine_opts
     return kni_pool_open(&e->pool, &po, err);
 }
 
-static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_opts *o, const struct kni_kv_layout *layout, struct kn_err *err)
+/* *window_chunks: how far a fetch may reserve ahead of what has arrived. */
+static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_opts *o, const struct kni_kv_layout *layout, uint32_t *window_chunks,
+                                   struct kn_err *err)
 {
     uint32_t n_threads = kni_threads_count(e->threads);
     struct kni_fetcher_opts fo = {.store_url = o->store_url,
@@ -98,7 +100,7 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
     if (!status && fo.n_workers > MAX_DECODE_BYTES / n_bytes)
         fo.n_workers = MAX_DECODE_BYTES / n_bytes ? (uint32_t)(MAX_DECODE_BYTES / n_bytes) : 1;
     /* Workers must find a next chunk while the owner is in a long step. */
-    e->fetch_window_chunks = fo.n_workers * 2 < MIN_FETCH_WINDOW ? MIN_FETCH_WINDOW : fo.n_workers * 2;
+    *window_chunks = fo.n_workers * 2 < MIN_FETCH_WINDOW ? MIN_FETCH_WINDOW : fo.n_workers * 2;
     if (!status)
         status = kni_fetcher_open(&e->fetcher, &fo, err);
     if (co.profile)
@@ -115,6 +117,7 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
         return kni_err_set(err, status, "cannot start %u compute threads: ask for fewer", o->n_threads);
     if ((status = open_pool(e, o, &layout, err)))
         return status;
+    e->max_running = o->max_running;
     uint32_t n_rows = o->max_running > KNI_ENGINE_SCORE_ROWS ? o->max_running : KNI_ENGINE_SCORE_ROWS; /* with logits; scoring uses the same run */
     uint32_t chunk = e->prefill_chunk = o->prefill_chunk < e->n_ctx ? o->prefill_chunk : e->n_ctx;
     struct kni_run_opts ro = {.model = e->model,
@@ -128,7 +131,8 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
     struct kni_kernels kernels; /* the same look-up as the run's: the machine may know a level for which there is no kernel */
     kni_kernels_init(&kernels, kni_cpu_flags());
     e->cpu_level = kernels.cpu_flags & KNI_CPU_FLAG_AVX512 ? KN_CPU_LEVEL_AVX512 : kernels.cpu_flags & KNI_CPU_FLAG_AVX2 ? KN_CPU_LEVEL_AVX2 : KN_CPU_LEVEL_REF;
-    if (o->store_url && (status = open_fetcher(e, o, &layout, err)))
+    uint32_t window_chunks = 0;
+    if (o->store_url && (status = open_fetcher(e, o, &layout, &window_chunks, err)))
         return status;
     struct kni_sched_opts so = {.pool = e->pool,
                                 .run = e->run,
@@ -137,7 +141,7 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
                                 .chunk_tokens = o->chunk_tokens,
                                 .max_running = o->max_running,
                                 .fetch_pool_percent = o->fetch_pool_percent,
-                                .fetch_window_chunks = e->fetch_window_chunks,
+                                .fetch_window_chunks = window_chunks,
                                 .fetch_inline = o->fetch_inline,
                                 .n_vocab = h->n_vocab,
                                 .pick = kni_request_pick,
@@ -248,6 +252,7 @@ void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats 
         .n_step_tokens = sched.n_step_tokens,
         .n_threads = kni_threads_count(engine->threads),
         .cpu_level = engine->cpu_level,
+        .max_running = engine->max_running,
         .n_waiting = sched.n_waiting,
         .n_fetching = sched.n_fetching,
         .n_running = sched.n_running,

@@ -26,7 +26,7 @@ struct kn_engine {
     struct kni_fetcher *fetcher; /* NULL without a store */
     struct kni_sched *sched;
     struct kn_request *requests; /* open ones */
-    uint32_t n_ctx, prefill_chunk, fetch_window_chunks;
+    uint32_t n_ctx, prefill_chunk, max_running;
     enum kn_cpu_level cpu_level; /* of the kernels in use */
 };
 

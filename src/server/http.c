@@ -28,17 +28,13 @@
 #include "base/signals.h"
 #include "base/status.h"
 #include "server/http_state.h"
+#include "server/server_opts.h"
 
 #define SLACK 64u
 #define STACK_BYTES ((size_t)256 << 10)
 #define BACKLOG 1024
 #define ANSWER_BYTES 16384u /* of a connection's memory, beside its head and libmicrohttpd's record of it: the answer's head, a chunk */
 #define MAX_BODY_BYTES ((uint64_t)1 << 40) /* more is no limit, and would overflow sums */
-
-static uint32_t or_default(uint32_t value, uint32_t fallback)
-{
-    return value ? value : fallback;
-}
 
 /* ---- connections, by the accepting thread */
 
@@ -281,7 +277,7 @@ static enum kn_status take_origin(struct kni_http *http, const char *origin, str
 
 enum kn_status kni_http_open(struct kni_http **out, const struct kni_http_opts *opts, struct kn_err *err)
 {
-    const struct kn_server_opts *server = opts->server;
+    struct kn_server_opts server = *opts->server;
     int fd = -1;
     *out = NULL;
     struct kni_http *http = kni_calloc(KNI_ALLOC_TAG_MISC, sizeof *http, 0);
@@ -292,20 +288,18 @@ enum kn_status kni_http_open(struct kni_http **out, const struct kni_http_opts *
     http->user = opts->user;
     http->metrics = opts->metrics;
     http->nobody = (struct kni_tenant){"", ""};
-    http->max_connections = or_default(server->max_connections, 256);
-    http->max_header_bytes = or_default(server->max_header_bytes, 16384);
-    http->max_body_bytes = server->max_body_bytes ? server->max_body_bytes : (uint64_t)8 << 20;
-    if (http->max_body_bytes > MAX_BODY_BYTES)
-        http->max_body_bytes = MAX_BODY_BYTES;
-    http->send_ms = or_default(server->send_timeout_ms, 30000);
+    kni_server_opts_fill(&server);
+    http->max_connections = server.max_connections;
+    http->max_header_bytes = server.max_header_bytes;
+    http->max_body_bytes = server.max_body_bytes < MAX_BODY_BYTES ? server.max_body_bytes : MAX_BODY_BYTES;
+    http->send_ms = server.send_timeout_ms;
     http->listen_fd = -1;
-    struct kni_guard_limits limits = {or_default(server->header_timeout_ms, 10000), or_default(server->body_timeout_ms, 30000), http->send_ms,
-                                      or_default(server->idle_timeout_ms, 60000)};
-    enum kn_status s = take_origin(http, server->allow_origin, err);
+    struct kni_guard_limits limits = {server.header_timeout_ms, server.body_timeout_ms, server.send_timeout_ms, server.idle_timeout_ms};
+    enum kn_status s = take_origin(http, server.allow_origin, err);
     if (!s)
-        s = take_keys(http, server, err);
+        s = take_keys(http, &server, err);
     if (!s)
-        s = open_socket(http, server->host, server->port, &fd, err);
+        s = open_socket(http, server.host, server.port, &fd, err);
     if (!s)
         s = kni_guard_open(&http->guard, &limits, &http->metrics->slow_clients, err);
     if (!s)

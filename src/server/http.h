@@ -58,7 +58,7 @@ struct kni_http_route {
 };
 
 struct kni_http_opts {
-    const struct kn_server_opts *server; /* host, port, keys, limits, timeouts: filled in, borrowed for the call */
+    const struct kn_server_opts *server; /* host, port, keys, limits, timeouts (zero: the default); borrowed for the call */
     const struct kni_http_route *routes; /* [n_routes] borrowed for ever */
     uint32_t n_routes;
     void *user; /* given to handlers */

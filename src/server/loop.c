@@ -46,7 +46,6 @@
 #define STALL_POLL_MS 5       /* calls are open but the engine found nothing to do */
 #define SNAPSHOT_NS 100000000u
 #define FLUSH_SLICE_MS 100u   /* a second stop is noticed in between */
-#define DEFAULT_MAX_RUNNING 32u
 
 enum kn_status kni_loop_open(struct kni_loop **out, const struct kni_loop_opts *opts, struct kn_err *err)
 {
@@ -55,8 +54,9 @@ enum kn_status kni_loop_open(struct kni_loop **out, const struct kni_loop_opts *
     if (!loop)
         return kni_err_set(err, KN_E_NOMEM, "no memory for the server's loop");
     loop->opts = *opts;
-    uint32_t max_running = opts->max_running ? opts->max_running : DEFAULT_MAX_RUNNING;
-    loop->max_load = opts->max_queue < UINT32_MAX - max_running ? opts->max_queue + max_running : UINT32_MAX;
+    struct kn_engine_stats stats;
+    kn_engine_get_stats(opts->engine, &stats);
+    loop->max_load = opts->max_queue < UINT32_MAX - stats.max_running ? opts->max_queue + stats.max_running : UINT32_MAX;
     loop->n_vocab = kn_model_info(opts->model)->n_vocab;
     loop->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&loop->lock, NULL);

@@ -23,7 +23,6 @@ struct kni_loop_opts {
     struct kni_metrics *metrics;
     uint32_t max_queue;           /* choices that wait for a place in the engine's steps; see kni_loop_submit */
     uint32_t drain_timeout_ms;
-    uint32_t max_running;         /* the engine's; 0: its default, 32 */
 };
 
 enum kn_status kni_loop_open(struct kni_loop **out, const struct kni_loop_opts *opts, struct kn_err *err);

@@ -177,16 +177,21 @@ static void pool(struct kni_buf *out, const struct kni_snapshot *s)
     end(out, '}');
 }
 
+static void store_flags(struct kni_buf *out, const struct kn_engine_stats *e)
+{
+    flag(out, "configured", e->has_store);
+    flag(out, "open", e->store_open);
+    flag(out, "read", e->has_store && e->store_open && e->store_read_ok);
+    flag(out, "write", e->has_store && e->store_open && e->store_write_ok);
+}
+
 static void store(struct kni_buf *out, const struct kni_snapshot *s)
 {
     const struct kn_engine_stats *e = &s->engine;
     uint32_t n = s->n_fetches < KNI_SNAPSHOT_MAX_FETCHES ? s->n_fetches : KNI_SNAPSHOT_MAX_FETCHES;
 
     begin(out, "store");
-    flag(out, "configured", e->has_store);
-    flag(out, "open", e->store_open);
-    flag(out, "read", e->has_store && e->store_open && e->store_read_ok);
-    flag(out, "write", e->has_store && e->store_open && e->store_write_ok);
+    store_flags(out, e);
     number(out, "read_errors", e->store_read_errors);
     number(out, "write_errors", e->store_write_errors);
     end(out, '}');
@@ -276,10 +281,7 @@ bool kni_metrics_render_health(const struct kni_metrics *metrics, const struct k
     text(out, "version", kn_version());
     seconds(out, "uptime_s", now > metrics->begin_ns ? now - metrics->begin_ns : 0);
     begin(out, "store");
-    flag(out, "configured", e->has_store);
-    flag(out, "open", e->store_open);
-    flag(out, "read", e->has_store && e->store_open && e->store_read_ok);
-    flag(out, "write", e->has_store && e->store_open && e->store_write_ok);
+    store_flags(out, e);
     end(out, '}');
     begin(out, "queue");
     number(out, "waiting", (uint64_t)e->n_waiting + snapshot->n_inbox);

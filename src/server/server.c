@@ -21,13 +21,13 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "server/api.h"
+#include "server/server_opts.h"
 
 #define MAX_CONNECTIONS 10000u
 #define MAX_CHOICES 128u
 #define MAX_KEYS 10000u
 #define MIN_HEADER_BYTES 1024u
 #define MIN_BODY_BYTES 64u
-#define DEFAULT_MAX_RUNNING 32u
 #define N_ROUTES 8u
 
 static const struct kni_http_route fixed_routes[N_ROUTES] = {
@@ -100,20 +100,6 @@ static enum kn_status check_opts(const struct kn_server_opts *o, struct kn_err *
     if (o->model_name && !*o->model_name)
         return kni_err_set(err, KN_E_ARG, "model_name is empty: give the name that clients ask for, or NULL for the file's");
     return check_keys(o, err);
-}
-
-static void fill_defaults(struct kn_server_opts *o)
-{
-    const struct { uint32_t *field, value; } numbers[] = {
-        {&o->max_connections, 256},    {&o->max_queue, 256},          {&o->max_choices, 16},        {&o->max_header_bytes, 16u << 10},
-        {&o->header_timeout_ms, 10000}, {&o->body_timeout_ms, 30000}, {&o->idle_timeout_ms, 60000}, {&o->send_timeout_ms, 30000},
-        {&o->wait_timeout_ms, 300000},  {&o->request_timeout_ms, 1800000}, {&o->drain_timeout_ms, 30000},
-    };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!*numbers[i].field)
-            *numbers[i].field = numbers[i].value;
-    if (!o->max_body_bytes)
-        o->max_body_bytes = 8u << 20;
 }
 
 /* /v1/models/NAME is a path like the others. */
@@ -206,8 +192,7 @@ static enum kn_status open_parts(struct kn_server *s, struct kn_err *err)
                                .model = s->model,
                                .metrics = &s->metrics,
                                .max_queue = s->opts.max_queue,
-                               .drain_timeout_ms = s->opts.drain_timeout_ms,
-                               .max_running = s->engine_opts.max_running ? s->engine_opts.max_running : DEFAULT_MAX_RUNNING};
+                               .drain_timeout_ms = s->opts.drain_timeout_ms};
     if ((status = kni_loop_open(&s->loop, &lo, err)))
         return status;
     s->api = (struct kni_api){.model = s->model,
@@ -238,7 +223,7 @@ enum kn_status kn_server_open(struct kn_server **out, struct kn_model *model, co
     struct kn_server *s = kni_calloc(KNI_ALLOC_TAG_MISC, sizeof *s, 0);
     if (!s)
         return kni_err_set(err, KN_E_NOMEM, "no memory for a server");
-    fill_defaults(&o);
+    kni_server_opts_fill(&o);
     s->model = model;
     s->opts = o;
     s->opts.engine = NULL;

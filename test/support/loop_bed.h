@@ -51,7 +51,6 @@ static inline void kn_loop_bed_init(struct kn_loop_bed *b, const struct kn_engin
     l.engine = b->engine;
     l.model = b->model;
     l.metrics = &b->metrics;
-    l.max_running = o.max_running;
     if (kni_loop_open(&b->loop, &l, &err))
         fail_msg("%s", err.text);
 }

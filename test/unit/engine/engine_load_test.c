@@ -9,19 +9,15 @@
 #include <cmocka.h>
 
 #include "support/engine_bed.h"
+#include "support/open_tiny.h"
 
 static struct kn_model *model;
 static uint32_t n_vocab;
-static char model_path[256];
 
 static int set_up(void **state)
 {
     (void)state;
-    kn_bed_path(model_path, "load.gguf");
-    if (kn_tiny_model_write(model_path, NULL))
-        return -1;
-    struct kn_model_opts mo = {.size = sizeof mo, .path = model_path};
-    if (kn_model_open(&model, &mo, NULL))
+    if (!(model = kn_open_tiny(NULL)))
         return -1;
     n_vocab = kn_model_info(model)->n_vocab;
     return 0;
@@ -31,7 +27,6 @@ static int tear_down(void **state)
 {
     (void)state;
     kn_model_close(&model);
-    unlink(model_path);
     return 0;
 }
 

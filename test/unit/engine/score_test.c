@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "device/kv_view.h"
 #include "support/engine_bed.h"
+#include "support/open_tiny.h"
 
 #define N_PROMPT 75u
 #define N_NEW 60u
@@ -22,7 +23,6 @@
 static struct kn_model *model;
 static uint32_t n_vocab;
 static int32_t tokens[N_ALL + 1];
-static char model_path[256];
 
 static struct kn_engine *engine_open(struct kn_engine_opts o)
 {
@@ -61,10 +61,8 @@ static void decode(struct kn_engine *e, float *logits, uint32_t n_new)
 static int set_up(void **state)
 {
     (void)state;
-    kn_bed_path(model_path, "score.gguf");
     struct kn_tiny_opts to = {.seed = 5, .type = KNI_DTYPE_Q4_1};
-    struct kn_model_opts mo = {.size = sizeof mo, .path = model_path};
-    if (kn_tiny_model_write(model_path, &to) || kn_model_open(&model, &mo, NULL))
+    if (!(model = kn_open_tiny(&to)))
         return -1;
     n_vocab = kn_model_info(model)->n_vocab;
     kn_bed_prompt(tokens, N_PROMPT, 9);
@@ -75,7 +73,6 @@ static int tear_down(void **state)
 {
     (void)state;
     kn_model_close(&model);
-    unlink(model_path);
     return 0;
 }
 
