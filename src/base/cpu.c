@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-static _Atomic uint32_t cpu_mask = UINT32_MAX;
+static _Atomic uint32_t cpu_mask = UINT32_MAX, pretended = UINT32_MAX;
 
 #if defined(__x86_64__)
 static int has_f16c(void) /* its registers are AVX's: where the builtin finds AVX2, XCR0 is right for it too */
@@ -52,12 +52,26 @@ uint32_t kni_cpu_flags_all(void)
         flags = read_flags() | KNOWN; /* CPUID leaves a virtual machine: microseconds each time */
         atomic_store_explicit(&cached, flags, memory_order_relaxed);
     }
-    return flags & ~(uint32_t)KNOWN;
+    return kni_cpu_flags_usable(flags & ~(uint32_t)KNOWN & atomic_load_explicit(&pretended, memory_order_relaxed));
+}
+
+uint32_t kni_cpu_flags_usable(uint32_t flags)
+{
+    if (!(flags & KNI_CPU_FLAG_AVX2))
+        flags &= ~(uint32_t)KNI_CPU_FLAG_AVX512;
+    if (!(flags & KNI_CPU_FLAG_AVX512))
+        flags &= ~(uint32_t)(KNI_CPU_FLAG_AVX512_VNNI | KNI_CPU_FLAG_AVX512_BF16);
+    return flags;
 }
 
 uint32_t kni_cpu_flags(void)
 {
-    return kni_cpu_flags_all() & atomic_load_explicit(&cpu_mask, memory_order_relaxed);
+    return kni_cpu_flags_usable(kni_cpu_flags_all() & atomic_load_explicit(&cpu_mask, memory_order_relaxed));
+}
+
+void kni_cpu_pretend(uint32_t flags)
+{
+    atomic_store_explicit(&pretended, flags, memory_order_relaxed);
 }
 
 void kni_cpu_set_mask(uint32_t mask)
@@ -67,14 +81,15 @@ void kni_cpu_set_mask(uint32_t mask)
 
 uint32_t kni_cpu_count(void)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set))
+    cpu_set_t sets[16]; /* 16384 processors, twice what Linux can be built for: it refuses a set without room for all that there are */
+    if (sched_getaffinity(0, sizeof sets, sets))
         return 1;
-    int n = CPU_COUNT(&set);
+    int n = CPU_COUNT_S(sizeof sets, sets);
     return n > 0 ? (uint32_t)n : 1;
 }
 
 const char *kni_cpu_level_name(uint32_t flags)
 {
+    flags = kni_cpu_flags_usable(flags);
     return flags & KNI_CPU_FLAG_AVX512 ? "AVX-512" : flags & KNI_CPU_FLAG_AVX2 ? "AVX2" : "reference";
 }

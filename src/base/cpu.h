@@ -15,10 +15,14 @@ enum kni_cpu_flag {
     KNI_CPU_FLAG_AVX512_BF16 = 1 << 3
 };
 
-/* Flags of the machine, less those masked out. Any thread. */
+/* Of any set of flags, those that may be used together: AVX512 only beside AVX2, VNNI and BF16 only beside AVX512. */
+uint32_t kni_cpu_flags_usable(uint32_t flags);
+/* Usable flags of the machine, less those masked out. Any thread. */
 uint32_t kni_cpu_flags(void);
-/* Flags of the machine itself. */
+/* Flags of the machine itself, or of the lesser one that kni_cpu_pretend has set. */
 uint32_t kni_cpu_flags_all(void);
+/* From now on the machine has no flags but these (UINT32_MAX: its own). For tests of what happens on other machines. */
+void kni_cpu_pretend(uint32_t flags);
 /* Only flags in mask count from now on (UINT32_MAX: all). Set before kernels are looked up. */
 void kni_cpu_set_mask(uint32_t mask);
 /* Threads that this process may run on (affinity), at least 1. */

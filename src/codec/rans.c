@@ -123,14 +123,14 @@ bool kni_rans_decode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS
     return true;
 }
 
-static struct kni_rans_ops ops_get(void)
+struct kni_rans_ops kni_rans_ops_get(uint32_t cpu_flags)
 {
     struct kni_rans_ops ops = {kni_rans_notes_ref, kni_rans_encode_row_ref, kni_rans_decode_row_ref};
+    cpu_flags = kni_cpu_flags_usable(cpu_flags);
 #if defined(__x86_64__)
-    uint32_t flags = kni_cpu_flags();
-    if (flags & KNI_CPU_FLAG_AVX2)
+    if (cpu_flags & KNI_CPU_FLAG_AVX2)
         ops = (struct kni_rans_ops){kni_rans_notes_avx2, kni_rans_encode_row_avx2, kni_rans_decode_row_avx2};
-    if (flags & KNI_CPU_FLAG_AVX512) {
+    if (cpu_flags & KNI_CPU_FLAG_AVX512) {
         ops.encode_row = kni_rans_encode_row_avx512;
         ops.decode_row = kni_rans_decode_row_avx512;
     }
@@ -150,7 +150,7 @@ size_t kni_rans_encode(const struct kni_rans_model *m, const uint8_t *symbols, s
                        const uint8_t *classes, uint8_t *out, void *scratch)
 {
     check_size(n_tokens);
-    const struct kni_rans_ops ops = ops_get();
+    const struct kni_rans_ops ops = kni_rans_ops_get(kni_cpu_flags());
     struct kni_rans_row *row = align64(scratch);
     uint8_t *notes = (uint8_t *)(row + 1);
     kni_rans_row_reset(row);
@@ -181,7 +181,7 @@ size_t kni_rans_encode(const struct kni_rans_model *m, const uint8_t *symbols, s
 static enum kn_status decode_coded(const struct kni_rans_model *m, const uint8_t *at, const uint8_t *end, uint32_t n_rows, uint32_t n_tokens, const uint8_t *classes,
                                    uint8_t *symbols, size_t stride, struct kni_rans_row *row)
 {
-    const struct kni_rans_ops ops = ops_get();
+    const struct kni_rans_ops ops = kni_rans_ops_get(kni_cpu_flags());
     if ((size_t)(end - at) < KNI_RANS_STATE_BYTES)
         return KN_E_FORMAT;
     uint32_t x[KNI_RANS_LANES];

@@ -27,6 +27,9 @@ struct kni_rans_ops {
     kni_rans_decode_row_fn decode_row;
 };
 
+/* cpu_flags: of enum kni_cpu_flag, any set; 0: the references. */
+struct kni_rans_ops kni_rans_ops_get(uint32_t cpu_flags);
+
 void kni_rans_notes_ref(struct kni_rans_row *row, const struct kni_rans_class *c, const uint8_t *tokens, uint32_t n_tokens, uint8_t *tables, uint8_t *coded);
 bool kni_rans_encode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], uint8_t **at, const uint8_t *floor, uint32_t n_tokens,
                              const uint8_t *tables, const uint8_t *coded);

@@ -128,9 +128,7 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
                               .kv_type = o->kv_type};
     if ((status = kni_run_open(&e->run, &ro, err)))
         return status;
-    struct kni_kernels kernels; /* the same look-up as the run's: the machine may know a level for which there is no kernel */
-    kni_kernels_init(&kernels, kni_cpu_flags());
-    e->cpu_level = kernels.cpu_flags & KNI_CPU_FLAG_AVX512 ? KN_CPU_LEVEL_AVX512 : kernels.cpu_flags & KNI_CPU_FLAG_AVX2 ? KN_CPU_LEVEL_AVX2 : KN_CPU_LEVEL_REF;
+    e->cpu_level = kni_kernels_level(kni_cpu_flags());
     uint32_t window_chunks = 0;
     if (o->store_url && (status = open_fetcher(e, o, &layout, &window_chunks, err)))
         return status;
@@ -182,8 +180,7 @@ enum kn_status kn_engine_open(struct kn_engine **out, struct kn_model *model, co
     e->model = kni_model_ref(model);
     e->n_ctx = o.n_ctx ? o.n_ctx : model->hparams.n_ctx_train;
     /* The mask is the process's: kernels are looked up when the run opens. */
-    static const uint32_t masks[] = {UINT32_MAX, 0, KNI_CPU_FLAG_AVX2, UINT32_MAX};
-    kni_cpu_set_mask(masks[o.cpu_level_max_plus_1]);
+    kni_cpu_set_mask(o.cpu_level_max_plus_1 ? kni_kernels_limit(UINT32_MAX, (enum kn_cpu_level)(o.cpu_level_max_plus_1 - 1)) : UINT32_MAX);
     status = open_stages(e, &o, err);
     if (status)
         kn_engine_close(&e);

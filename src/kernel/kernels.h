@@ -43,8 +43,11 @@ struct kni_kernels {
     kni_attn_mix16_fn attn_mix16[KNI_KERNELS_N_KV_TYPE];
 };
 
-/* cpu_flags: of enum kni_cpu_flag, as kni_cpu_flags() gives them; 0: references only. Flags that the machine lacks must not
- * be set. */
+/* cpu_flags: of enum kni_cpu_flag, any set; 0: references only. Only what the machine has may be called. */
 void kni_kernels_init(struct kni_kernels *k, uint32_t cpu_flags);
+/* The level that kernels for these flags have. */
+enum kn_cpu_level kni_kernels_level(uint32_t cpu_flags);
+/* Of flags, those that a level may use: all of the levels up to it. */
+uint32_t kni_kernels_limit(uint32_t cpu_flags, enum kn_cpu_level highest);
 
 #endif

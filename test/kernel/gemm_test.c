@@ -5,6 +5,7 @@
 #include <cblas.h>
 
 #include "probe.h"
+#include "support/cpu_levels.h"
 
 /* Budget: each of the k additions and products may round once, relative to the magnitudes: (k + 1) * eps * sum |a b|. */
 static void check_gemm(const struct kni_kernels *k, const char *name, uint32_t m, uint32_t n, uint32_t kk, bool packed, bool accumulate, enum pattern p)
@@ -34,15 +35,13 @@ static void check_gemm(const struct kni_kernels *k, const char *name, uint32_t m
 }
 
 /* Every level that the machine has. */
-static struct kni_kernels levels[3];
-static const char *const level_names[] = {"ref", "avx2", "avx512"};
+static struct kni_kernels levels[N_CPU_LEVELS];
 static unsigned n_levels;
 
 static void find_levels(void)
 {
-    static const uint32_t needs[] = {0, KNI_CPU_FLAG_AVX2, KNI_CPU_FLAG_AVX2 | KNI_CPU_FLAG_AVX512};
-    for (n_levels = 0; n_levels < 3 && (kni_cpu_flags_all() & needs[n_levels]) == needs[n_levels]; n_levels++)
-        kni_kernels_init(&levels[n_levels], needs[n_levels]);
+    for (n_levels = 0; n_levels < cpu_sets_count(N_CPU_LEVELS); n_levels++)
+        kni_kernels_init(&levels[n_levels], cpu_sets[n_levels]);
 }
 
 static void gemm_is_right(void **state)
@@ -53,7 +52,7 @@ static void gemm_is_right(void **state)
         for (unsigned i = 0; i < 13; i++)
             for (unsigned j = 0; j < 7; j++)
                 for (unsigned q = 0; q < 5; q++)
-                    check_gemm(&levels[v], level_names[v], ms[i], ns[j], ks[q], rnd() & 1, rnd() & 1, (enum pattern)(rnd() % PATTERN_COUNT));
+                    check_gemm(&levels[v], cpu_set_names[v], ms[i], ns[j], ks[q], rnd() & 1, rnd() & 1, (enum pattern)(rnd() % PATTERN_COUNT));
 }
 
 /* The promise that chunk sizes rest on: a row's bits do not depend on how many rows come with it. */
@@ -124,7 +123,7 @@ static void bench(void)
         BENCH_SECONDS(t[3], cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)m, (int)n, (int)k, 1, a, (int)k, b, (int)k, 0, c, (int)n));
         printf("gemm m %3u n %3u k %3u:", m, n, k);
         for (unsigned v = 0; v < n_levels; v++)
-            printf(" %s %6.1f,", level_names[v], flop / t[v] * 1e-9);
+            printf(" %s %6.1f,", cpu_set_names[v], flop / t[v] * 1e-9);
         printf(" sgemm %6.1f GFLOP/s\n", flop / t[3] * 1e-9);
         guarded_check_free(a);
         guarded_check_free(b);

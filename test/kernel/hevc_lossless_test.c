@@ -57,7 +57,7 @@ static struct coder coder_open(const struct kni_hevc_lossless_opts *o, uint32_t 
     assert_true(bytes > 0);
     c.memory = room_make(bytes);
     memset(c.memory.at, 0xe7, bytes);
-    kni_cpu_set_mask(levels[level]);
+    kni_cpu_set_mask(cpu_sets[level]);
     if (kni_hevc_lossless_init(&c.e, c.memory.at, o, &err) != KN_OK)
         fail_msg("%s", err.text);
     assert_non_null(c.e);
@@ -103,7 +103,7 @@ struct outcome { double fullest; size_t n_samples, n_bytes; uint32_t n_slices; }
 static const char *code_case(const struct hevc_case *c, struct hevc_stream *s, struct outcome *outcome)
 {
     const char *bad = NULL;
-    for (uint32_t level = 0; level < n_levels && !bad; level++) {
+    for (uint32_t level = 0; level < cpu_sets_count(N_CPU_LEVELS) && !bad; level++) {
         struct coder coder = coder_open(&c->opts, level);
         struct kni_hevc_lossless *e = coder.e;
         size_t bound = kni_hevc_lossless_unit_bound(e), sum = 256, at = 0;
@@ -121,14 +121,14 @@ static const char *code_case(const struct hevc_case *c, struct hevc_stream *s, s
             else if (level == 0)
                 hevc_stream_add(s, unit.at, n);
             else if (n != s->unit_bytes[t] || memcmp(unit.at, s->bytes + at, n))
-                bad = hevc_wrong("%s: picture %u is other bytes than the reference's (%zu, %zu)", level_names[level], t, n, s->unit_bytes[t]);
+                bad = hevc_wrong("%s: picture %u is other bytes than the reference's (%zu, %zu)", cpu_set_names[level], t, n, s->unit_bytes[t]);
             size_t m = bad ? n : unit_of_slices(e, &job, parts.at, &outcome->fullest);
             if (!bad && (m != n || memcmp(unit.at, parts.at, n)))
-                bad = hevc_wrong("%s: slices of picture %u in reverse order are other bytes than its unit (%zu, %zu)", level_names[level], t, m, n);
+                bad = hevc_wrong("%s: slices of picture %u in reverse order are other bytes than its unit (%zu, %zu)", cpu_set_names[level], t, m, n);
             at += n;
         }
         if (!bad && kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).n_allocs != n_allocs)
-            bad = hevc_wrong("%s: coding pictures allocates", level_names[level]);
+            bad = hevc_wrong("%s: coding pictures allocates", cpu_set_names[level]);
         coder_close(&coder);
         room_free(&unit);
         room_free(&parts);
@@ -280,7 +280,7 @@ static void two_threads(void **state)
         struct hevc_case c;
         hevc_case_make(&c, seed, HEVC_CASE_SMALL);
         c.opts.n_slices = 2 + seed % 3;
-        struct coder coder = coder_open(&c.opts, n_levels - 1);
+        struct coder coder = coder_open(&c.opts, cpu_sets_count(N_CPU_LEVELS) - 1);
         struct room unit = room_make(kni_hevc_lossless_unit_bound(coder.e));
         for (uint32_t t = 0; t < c.film.n_pictures; t++) {
             struct kni_hevc_job job = hevc_case_job(&c, t);
@@ -339,7 +339,7 @@ static void strides_differ(void **state)
     struct hevc_case c;
     hevc_case_make(&c, 77, HEVC_CASE_SMALL);
     const uint32_t w = c.opts.width, h = c.opts.height;
-    struct coder coder = coder_open(&c.opts, n_levels - 1);
+    struct coder coder = coder_open(&c.opts, cpu_sets_count(N_CPU_LEVELS) - 1);
     struct room one = room_make(kni_hevc_lossless_unit_bound(coder.e)), other = room_make(kni_hevc_lossless_unit_bound(coder.e));
     assert_true(c.film.n_pictures == 2 && !c.flat[0]);
     for (uint32_t t = 0; t < 2; t++) {
@@ -447,7 +447,7 @@ static void bench(void)
     hevc_measure_rows(&c.film, c.row_scale);
     c.opts.row_scale = c.row_scale;
     for (uint32_t tools = 0; tools <= 15; tools += 15)
-        for (uint32_t level = 0; level < n_levels; level++) {
+        for (uint32_t level = 0; level < cpu_sets_count(N_CPU_LEVELS); level++) {
             double seconds;
             size_t n = 0;
             c.opts.tools = tools;
@@ -455,7 +455,7 @@ static void bench(void)
             struct room unit = room_make(kni_hevc_lossless_unit_bound(coder.e));
             struct kni_hevc_job job = hevc_case_job(&c, 1);
             BENCH_SECONDS(seconds, n = kni_hevc_lossless_unit(coder.e, &job, unit.at));
-            printf("%-9s tools %2u: %6.1f MB/s of symbols, %.3f bits each\n", level_names[level], tools, 3 * 256 * 2048 / seconds * 1e-6,
+            printf("%-9s tools %2u: %6.1f MB/s of symbols, %.3f bits each\n", cpu_set_names[level], tools, 3 * 256 * 2048 / seconds * 1e-6,
                    8.0 * (double)n / (3 * 256 * 2048));
             coder_close(&coder);
             room_free(&unit);
@@ -472,7 +472,6 @@ static uint64_t setting(const char *name, uint64_t otherwise)
 int main(int argc, char **argv)
 {
     bool want_bench = check_start(argc, argv);
-    find_levels();
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--long"))
             long_run = true, first_case = setting("KN_LONG_FIRST", 1000), n_cases = setting("KN_LONG_COUNT", 10000);

@@ -9,25 +9,16 @@
 #include "check.h"
 
 #include "codec/hevc/hevc_state.h"
+#include "support/cpu_levels.h"
 
-static struct { kni_hevc_scan_fn scan; const char *name; } levels[3];
-static uint32_t n_levels;
-
-static void find_levels(void)
-{
-    levels[n_levels].scan = kni_hevc_scan_ref;
-    levels[n_levels++].name = "reference";
+static const kni_hevc_scan_fn scan_forms[N_CPU_LEVELS] = {
+    kni_hevc_scan_ref,
 #if defined(__x86_64__)
-    if (kni_cpu_flags_all() & KNI_CPU_FLAG_AVX2) {
-        levels[n_levels].scan = kni_hevc_scan_avx2;
-        levels[n_levels++].name = "AVX2";
-    }
-    if (kni_cpu_flags_all() & KNI_CPU_FLAG_AVX512) {
-        levels[n_levels].scan = kni_hevc_scan_avx512;
-        levels[n_levels++].name = "AVX-512";
-    }
+    kni_hevc_scan_avx2,
+    kni_hevc_scan_avx512,
 #endif
-}
+};
+static uint32_t n_levels;
 
 /* Where coefficients lie in a sub-block: the numbers of the drawing, row by row. */
 static const uint8_t drawn[16] = {0, 2, 5, 9, 1, 4, 8, 12, 3, 7, 11, 14, 6, 10, 13, 15};
@@ -108,8 +99,8 @@ static void scans(void **state)
             for (uint32_t i = 0; i < n_levels; i++) {
                 struct kni_hevc_block *b = guarded(sizeof *b);
                 memset(b, 0x5a, sizeof *b);
-                levels[i].scan(b, now.at, now.stride, flat ? NULL : before.at, flat ? 0 : before.stride, size);
-                check_block(b, &now, flat ? NULL : &before, size, levels[i].name);
+                scan_forms[i](b, now.at, now.stride, flat ? NULL : before.at, flat ? 0 : before.stride, size);
+                check_block(b, &now, flat ? NULL : &before, size, cpu_set_names[i]);
                 guarded_check_free(b);
             }
             free(now.room);
@@ -164,15 +155,15 @@ static void bench(void)
     for (uint32_t i = 0; i < n_levels; i++)
         for (uint32_t flat = 0; flat < 2; flat++) {
             double seconds;
-            BENCH_SECONDS(seconds, levels[i].scan(&b, now, 32, flat ? NULL : before, 32, 32));
-            printf("%-9s from %-12s %7.0f million samples a second\n", levels[i].name, flat ? "128:" : "a picture:", 1024 / seconds * 1e-6);
+            BENCH_SECONDS(seconds, scan_forms[i](&b, now, 32, flat ? NULL : before, 32, 32));
+            printf("%-9s from %-12s %7.0f million samples a second\n", cpu_set_names[i], flat ? "128:" : "a picture:", 1024 / seconds * 1e-6);
         }
 }
 
 int main(int argc, char **argv)
 {
     bool want_bench = check_start(argc, argv);
-    find_levels();
+    n_levels = cpu_sets_count(N_CPU_LEVELS);
     if (want_bench) {
         bench();
         return 0;

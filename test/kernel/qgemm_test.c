@@ -2,6 +2,7 @@
 /* Packed products of every quantised type against sums in double and, bit for bit, against the reference; the dequantisers. */
 #include "check.h"
 #include "probe.h"
+#include "support/cpu_levels.h"
 
 static const enum kni_dtype types[] = {KNI_DTYPE_F32,  KNI_DTYPE_F16,  KNI_DTYPE_BF16, KNI_DTYPE_Q4_0, KNI_DTYPE_Q4_1, KNI_DTYPE_Q5_0,
                                        KNI_DTYPE_Q5_1, KNI_DTYPE_Q8_0, KNI_DTYPE_Q4_K, KNI_DTYPE_Q5_K, KNI_DTYPE_Q6_K};
@@ -63,19 +64,13 @@ static const enum kni_dtype quantised[] = {KNI_DTYPE_Q4_0, KNI_DTYPE_Q4_1, KNI_D
 #define N_QUANTISED (sizeof quantised / sizeof *quantised)
 
 /* Every level that the machine has, from the references up. */
-static struct kni_kernels levels[4];
-static const char *level_names[4];
+static struct kni_kernels levels[N_CPU_SETS];
 static unsigned n_levels;
 
 static void find_levels(void)
 {
-    static const uint32_t masks[] = {0, KNI_CPU_FLAG_AVX2, KNI_CPU_FLAG_AVX2 | KNI_CPU_FLAG_AVX512, KNI_CPU_FLAG_AVX2 | KNI_CPU_FLAG_AVX512 | KNI_CPU_FLAG_AVX512_VNNI};
-    static const char *const names[] = {"ref", "avx2", "avx512", "vnni"};
-    for (unsigned i = 0; i < 4; i++)
-        if ((kni_cpu_flags_all() & masks[i]) == masks[i]) {
-            kni_kernels_init(&levels[n_levels], masks[i]);
-            level_names[n_levels++] = names[i];
-        }
+    for (n_levels = 0; n_levels < cpu_sets_count(N_CPU_SETS); n_levels++)
+        kni_kernels_init(&levels[n_levels], cpu_sets[n_levels]);
 }
 
 /* A random matrix in both orders. */
@@ -198,7 +193,7 @@ static void check_product(const struct matrix *m, uint32_t n_rows, bool accumula
         levels[v].qgemm(&(struct kni_qgemm_args){.w = &m->p, .n_cols = m->n_out, .x = xb, .ldx = ldx, .n_rows = n_rows, .y = y[v], .ldy = ldy,
             .accumulate = accumulate, .scratch = scratch});
         if (memcmp(y[v], y[0], ldy * n_rows * sizeof *y0)) {
-            print_error("%s %s out %u in %u rows %u: not the reference's bits\n", level_names[v], kni_dtype_name(m->type), m->n_out, m->n_in, n_rows);
+            print_error("%s %s out %u in %u rows %u: not the reference's bits\n", cpu_set_names[v], kni_dtype_name(m->type), m->n_out, m->n_in, n_rows);
             fail();
         }
     }
@@ -352,7 +347,7 @@ static void bench(void)
         uint32_t n_in = kni_dtype_get_info(quantised[i])->block_values == 256 ? 768 : IN;
         struct matrix m = matrix_of(quantised[i], OUT, n_in);
         for (unsigned v = n_levels > 1 ? 1 : 0; v < n_levels; v++) {
-            printf("%-5s %-6s", kni_dtype_name(m.type), level_names[v]);
+            printf("%-5s %-6s", kni_dtype_name(m.type), cpu_set_names[v]);
             for (unsigned r = 0; r < sizeof rows / sizeof *rows; r++) {
                 struct kni_qgemm_args a = {.w = &m.p, .n_cols = rows[r] > 32 ? 64 : OUT, .x = xb, .ldx = n_in / 32, .n_rows = rows[r], .y = y, .ldy = OUT, .scratch = scratch};
                 double s, gbs, gflops;

@@ -30,7 +30,7 @@ static void bed_free(struct bed *b)
 
 static size_t encode(const struct kni_rans_model *model, const struct symbol_matrix *m, struct bed *b, uint32_t level)
 {
-    kni_cpu_set_mask(levels[level]);
+    kni_cpu_set_mask(cpu_sets[level]);
     size_t n = kni_rans_encode(model, m->symbols, m->stride, m->n_rows, m->n_tokens, m->classes, b->out, b->scratch);
     kni_cpu_set_mask(UINT32_MAX);
     return n;
@@ -39,7 +39,7 @@ static size_t encode(const struct kni_rans_model *model, const struct symbol_mat
 static enum kn_status decode(const struct kni_rans_model *model, const uint8_t *data, size_t n, const struct symbol_matrix *m, struct bed *b, uint32_t level)
 {
     memset(b->back, 0x5a, m->stride * m->n_rows);
-    kni_cpu_set_mask(levels[level]);
+    kni_cpu_set_mask(cpu_sets[level]);
     enum kn_status s = kni_rans_decode(model, data, n, m->n_rows, m->n_tokens, m->classes, b->back, m->stride, b->few);
     kni_cpu_set_mask(UINT32_MAX);
     for (uint32_t r = 0; r < m->n_rows; r++) /* between the rows nothing changes */
@@ -55,7 +55,7 @@ static size_t same_everywhere(const struct kni_rans_model *model, const struct s
     uint8_t *want = malloc(n), *data = malloc(n);
     assert_true(want && data);
     memcpy(want, b->out, n);
-    for (uint32_t i = 0; i < n_levels; i++) {
+    for (uint32_t i = 0; i < cpu_sets_count(N_CPU_LEVELS); i++) {
         assert_int_equal(encode(model, m, b, i), n);
         assert_memory_equal(b->out, want, n);
         memcpy(data, b->out, n); /* of exactly n bytes */
@@ -145,7 +145,7 @@ static void damage_ends_alike(void **state)
             enum kn_status want = decode(model, data, size, &m, &b, 0);
             memcpy(first, b.back, m.stride * m.n_rows);
             refused += want == KN_E_FORMAT;
-            for (uint32_t i = 1; i < n_levels; i++) {
+            for (uint32_t i = 1; i < cpu_sets_count(N_CPU_LEVELS); i++) {
                 assert_int_equal(decode(model, data, size, &m, &b, i), want);
                 if (want == KN_OK)
                     assert_memory_equal(b.back, first, m.stride * m.n_rows);
@@ -180,11 +180,11 @@ static void bench(void)
         kni_rans_trainer_close(&t);
         struct bed b = bed_make(&m);
         double count = (double)m.n_rows * m.n_tokens, s;
-        for (uint32_t i = 0; i < n_levels; i++) {
+        for (uint32_t i = 0; i < cpu_sets_count(N_CPU_LEVELS); i++) {
             size_t n = 0;
-            kni_cpu_set_mask(levels[i]);
+            kni_cpu_set_mask(cpu_sets[i]);
             BENCH_SECONDS(s, n = kni_rans_encode(model, m.symbols, m.stride, m.n_rows, m.n_tokens, m.classes, b.out, b.scratch));
-            printf("%-9s %-9s %5.3f bits a symbol (rows' entropy %5.3f), encode %6.1f", kinds[k].name, level_names[i], 8.0 * (double)n / count,
+            printf("%-9s %-9s %5.3f bits a symbol (rows' entropy %5.3f), encode %6.1f", kinds[k].name, cpu_set_names[i], 8.0 * (double)n / count,
                    symbol_matrix_entropy(&m) / count, count / s * 1e-6);
             BENCH_SECONDS(s, kni_rans_decode(model, b.out, n, m.n_rows, m.n_tokens, m.classes, b.back, m.stride, b.few));
             printf(" decode %6.1f MB/s\n", count / s * 1e-6);
@@ -199,7 +199,6 @@ static void bench(void)
 int main(int argc, char **argv)
 {
     bool want_bench = check_start(argc, argv);
-    find_levels();
     if (want_bench) {
         bench();
         return 0;

@@ -9,17 +9,16 @@
 
 #include "codec/spectral.h"
 #include "codec/spectral_ops.h"
+#include "support/cpu_levels.h"
 #include "unit/codec/spectral_parts.h"
 
-static struct kni_spectral_ops tables[3];
-static const char *const level_names[3] = {"ref", "AVX2", "AVX-512"};
+static struct kni_spectral_ops tables[N_CPU_LEVELS];
 static unsigned n_levels;
 
 static void init_tables(void)
 {
-    static const uint32_t flags[3] = {0, KNI_CPU_FLAG_AVX2, KNI_CPU_FLAG_AVX2 | KNI_CPU_FLAG_AVX512};
-    for (n_levels = 0; n_levels < 3 && (flags[n_levels] & kni_cpu_flags_all()) == flags[n_levels]; n_levels++)
-        kni_spectral_ops_init(&tables[n_levels], flags[n_levels]);
+    for (n_levels = 0; n_levels < cpu_sets_count(N_CPU_LEVELS); n_levels++)
+        kni_spectral_ops_init(&tables[n_levels], cpu_sets[n_levels]);
 }
 
 #define EACH_LEVEL(v) for (unsigned v = 1; v < n_levels; v++)
@@ -254,7 +253,7 @@ static void mix(void **state)
                     }
                     double budget = size * (l.starts[t + 1] - l.starts[t] + 1) * 2 * CHECK_EPS;
                     CHECK_NEAR(a[t * ldx + c], want, budget, "reference, rows %u token %u column %u", rows, t, c);
-                    CHECK_NEAR(b[t * ldx + c], want, budget, "%s, rows %u token %u column %u", level_names[v], rows, t, c);
+                    CHECK_NEAR(b[t * ldx + c], want, budget, "%s, rows %u token %u column %u", cpu_set_names[v], rows, t, c);
                 }
             for (uint32_t t = 0; t < tokens; t++)
                 for (size_t c = 64; c < ldx; c++)
@@ -290,7 +289,7 @@ static void bench_loops(unsigned v)
     for (uint32_t i = 0; i < BENCH_TOKENS; i++)
         for (uint32_t e = l.starts[i]; e < l.starts[i + 1]; e++)
             symbols[l.entries[e].at / 64 * BENCH_TOKENS + i] = (uint8_t)(120 + e % 8);
-    printf("%s, %d rows, %d tokens, %.1f %% of symbols not zero\n", level_names[v], BENCH_ROWS, BENCH_TOKENS, 100 * n_entries / n_symbols);
+    printf("%s, %d rows, %d tokens, %.1f %% of symbols not zero\n", cpu_set_names[v], BENCH_ROWS, BENCH_TOKENS, 100 * n_entries / n_symbols);
     struct kni_spectral_gather_args g = {.basis = basis, .width = 1920, .n_rows = BENCH_ROWS, .n_cols = 64, .used = used, .strip = strip};
     BENCH_SECONDS(t, tables[v].gather(&g));
     printf("  gather        %6.2f GB/s from cache, %5.2f us a token of 30 strips\n", BENCH_ROWS * 128 / t * 1e-9, 30e6 * t / BENCH_TOKENS);

@@ -1,22 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Masks of CPU flags, one a level that the machine has: for kni_cpu_set_mask in tests that run at each. */
+/*
+ * Sets of CPU flags, for tests that run at each level that the machine has, or that ask what other machines would do. The sets are given
+ * here and never read off the machine: one with more flags than these runs at the last of them.
+ */
 #ifndef TEST_CPU_LEVELS_H
 #define TEST_CPU_LEVELS_H
 
+#include <stdbool.h>
+
 #include "base/cpu.h"
 
-static uint32_t levels[3];
-static const char *const level_names[3] = {"reference", "AVX2", "AVX-512"};
-static uint32_t n_levels;
+#define CPU_SET_AVX512 (KNI_CPU_FLAG_AVX2 | KNI_CPU_FLAG_AVX512)
+#define N_CPU_LEVELS 3u /* sets with kernels of their own nearly everywhere; VNNI's are only in qgemm */
+#define N_CPU_SETS 4u
 
-static inline void find_levels(void)
+static const uint32_t cpu_sets[N_CPU_SETS] = {0, KNI_CPU_FLAG_AVX2, CPU_SET_AVX512, CPU_SET_AVX512 | KNI_CPU_FLAG_AVX512_VNNI};
+static const char *const cpu_set_names[N_CPU_SETS] = {"reference", "AVX2", "AVX-512", "AVX-512 VNNI"};
+
+/* Of the first n_max sets, how many the machine has: they build on each other. */
+static inline unsigned cpu_sets_count(unsigned n_max)
 {
-    uint32_t all = kni_cpu_flags_all();
-    levels[n_levels++] = 0;
-    if (all & KNI_CPU_FLAG_AVX2)
-        levels[n_levels++] = KNI_CPU_FLAG_AVX2;
-    if (all & KNI_CPU_FLAG_AVX512)
-        levels[n_levels++] = UINT32_MAX;
+    unsigned n = 1;
+    while (n < n_max && (kni_cpu_flags_all() & cpu_sets[n]) == cpu_sets[n])
+        n++;
+    return n;
 }
+
+/* True, and masked to level i, while the machine has it; then false, and nothing is masked. */
+static inline bool cpu_level_set(unsigned i)
+{
+    bool has = i < cpu_sets_count(N_CPU_LEVELS);
+    kni_cpu_set_mask(has ? cpu_sets[i] : UINT32_MAX);
+    return has;
+}
+
+/* The statement that follows runs at each level that the machine has. */
+#define EACH_CPU_LEVEL(i) for (unsigned i = 0; cpu_level_set(i); i++)
 
 #endif

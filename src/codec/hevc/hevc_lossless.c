@@ -139,13 +139,7 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
         fill_costs(e);
     kni_hevc_contexts_init(e->contexts[0], 0, e->qp);
     kni_hevc_contexts_init(e->contexts[1], e->init_type, e->qp);
-    e->slice = kni_hevc_slice_ref;
-#if defined(__x86_64__)
-    if (kni_cpu_flags() & KNI_CPU_FLAG_AVX2)
-        e->slice = kni_hevc_slice_avx2;
-    if (kni_cpu_flags() & KNI_CPU_FLAG_AVX512)
-        e->slice = kni_hevc_slice_avx512;
-#endif
+    e->slice = kni_hevc_slice_get(kni_cpu_flags());
     *out = e;
     return KN_OK;
 }

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "base/cpu.h"
+
 /* Diagonal scans, 6.5.3: from the lower left to the upper right, diagonal after diagonal. */
 #define AT(x, y) ((y) * 8 + (x))
 const uint8_t kni_hevc_sub_scan[4][64] = {
@@ -82,3 +84,15 @@ void kni_hevc_scan_ref(struct kni_hevc_block *b, const uint8_t *now, size_t stri
 
 #define slice_name kni_hevc_slice_ref
 #include "codec/hevc/hevc_slice.inc"
+
+kni_hevc_slice_fn kni_hevc_slice_get(uint32_t cpu_flags)
+{
+    cpu_flags = kni_cpu_flags_usable(cpu_flags);
+#if defined(__x86_64__)
+    if (cpu_flags & KNI_CPU_FLAG_AVX512)
+        return kni_hevc_slice_avx512;
+    if (cpu_flags & KNI_CPU_FLAG_AVX2)
+        return kni_hevc_slice_avx2;
+#endif
+    return kni_hevc_slice_ref;
+}

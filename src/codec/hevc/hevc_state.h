@@ -89,6 +89,8 @@ size_t kni_hevc_escape(uint8_t *payload, size_t n);
 typedef void (*kni_hevc_scan_fn)(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size);
 void kni_hevc_scan_ref(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size);
 
+/* The slice coder of a processor. cpu_flags: of enum kni_cpu_flag, any set; 0: the reference. */
+kni_hevc_slice_fn kni_hevc_slice_get(uint32_t cpu_flags);
 size_t kni_hevc_slice_ref(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);
 #if defined(__x86_64__)
 void kni_hevc_scan_avx2(struct kni_hevc_block *b, const uint8_t *now, size_t stride, const uint8_t *before, size_t before_stride, uint32_t size);

@@ -8,8 +8,8 @@
  */
 #include "spectral_parts.h"
 
-#include "base/cpu.h"
 #include "codec/spectral.h"
+#include "support/cpu_levels.h"
 
 #define FAR 100000u
 
@@ -199,10 +199,6 @@ static enum kn_status inverse(struct bed *b, uint32_t part, enum kni_profile_pre
     return kni_spectral_inverse(b->s, &b->pool.view, b->first, b->n, part, preset, b->symbols, b->stride, &b->escapes, skip);
 }
 
-/* Every level that the machine has. */
-static const uint32_t levels[] = {0, KNI_CPU_FLAG_AVX2, KNI_CPU_FLAG_AVX2 | KNI_CPU_FLAG_AVX512};
-#define EACH_LEVEL(i) for (unsigned i = 0; i < 3 && (levels[i] & kni_cpu_flags_all()) == levels[i] && (kni_cpu_set_mask(levels[i]), true); i++)
-
 /* ---- tests */
 
 static void both_ways_as_the_contract_says(void **state)
@@ -216,7 +212,7 @@ static void both_ways_as_the_contract_says(void **state)
         {{.n_layer = 1, .n_kv_head = 1, .d_head = 256, .n_group = 1, .step = 0.2f, .n_rows = 112}, KN_KV_TYPE_F16, 16, 272}, /* two tiles */
         {{.n_layer = 4, .n_kv_head = 4, .d_head = 4, .n_group = 2, .step = 0.05f}, KN_KV_TYPE_F16, 32, 16}, /* rows of odd shapes */
     };
-    EACH_LEVEL(level)
+    EACH_CPU_LEVEL(level)
         for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
             struct bed b = bed_make(&cases[i].o, cases[i].type, cases[i].first, cases[i].n);
             for (uint32_t part = 0; part < b.profile->n_parts; part++)
@@ -233,14 +229,13 @@ static void both_ways_as_the_contract_says(void **state)
                 }
             bed_free(&b);
         }
-    kni_cpu_set_mask(UINT32_MAX);
 }
 
 /* All rows of an orthonormal basis: the error is the quantiser's, half a step a coefficient at most, and the pool's rounding. */
 static void error_is_bounded_by_the_step(void **state)
 {
     (void)state;
-    EACH_LEVEL(level)
+    EACH_CPU_LEVEL(level)
         for (int type = 0; type < 2; type++) {
             struct test_profile_opts o = {.n_layer = 2, .n_kv_head = 3, .d_head = 64, .n_group = 2, .step = 0.02f, .neox = true, .plain = true};
             struct bed b = bed_make(&o, (enum kn_kv_type)type, 512, 64);
@@ -272,13 +267,12 @@ static void error_is_bounded_by_the_step(void **state)
             free(before);
             bed_free(&b);
         }
-    kni_cpu_set_mask(UINT32_MAX);
 }
 
 static void zeros_and_what_is_not_finite(void **state)
 {
     (void)state;
-    EACH_LEVEL(level)
+    EACH_CPU_LEVEL(level)
         for (int type = 0; type < 2; type++) {
             struct test_profile_opts o = {.n_layer = 2, .n_kv_head = 2, .d_head = 64, .n_group = 2, .step = 0.1f};
             struct bed b = bed_make(&o, (enum kn_kv_type)type, 32, 32);
@@ -309,14 +303,13 @@ static void zeros_and_what_is_not_finite(void **state)
             }
             bed_free(&b);
         }
-    kni_cpu_set_mask(UINT32_MAX);
 }
 
 /* Values a thousand times the mean's scale at a small step: many escapes, in two tiles, so that their order counts. */
 static void escapes_both_ways(void **state)
 {
     (void)state;
-    EACH_LEVEL(level) {
+    EACH_CPU_LEVEL(level) {
         struct test_profile_opts o = {.n_layer = 1, .n_kv_head = 1, .d_head = 64, .n_group = 1, .step = 0.004f};
         struct bed b = bed_make(&o, KN_KV_TYPE_F16, 0, 288);
         for (uint32_t part = 0; part < 2; part++)
@@ -329,13 +322,12 @@ static void escapes_both_ways(void **state)
             }
         bed_free(&b);
     }
-    kni_cpu_set_mask(UINT32_MAX);
 }
 
 static void escapes_that_do_not_fit(void **state)
 {
     (void)state;
-    EACH_LEVEL(level) {
+    EACH_CPU_LEVEL(level) {
         struct test_profile_opts o = {.n_layer = 1, .n_kv_head = 1, .d_head = 64, .n_group = 1, .step = 0.004f};
         struct bed b = bed_make(&o, KN_KV_TYPE_F16, 0, 48);
         forward(&b, 1, 0);
@@ -387,7 +379,6 @@ static void escapes_that_do_not_fit(void **state)
         free(pool);
         bed_free(&b);
     }
-    kni_cpu_set_mask(UINT32_MAX);
 }
 
 /* A typical exponent from which -96 cannot be said: a row of zeros becomes one of another exponent, and its zeros stay zeros. */
@@ -462,7 +453,7 @@ static void rows_for_calibration(void **state)
 {
     (void)state;
     struct test_profile_opts o = {.n_layer = 4, .n_kv_head = 2, .d_head = 48, .n_group = 2, .n_ropes = 2, .rope_dim = 32, .neox = true, .step = 0.1f};
-    EACH_LEVEL(level) {
+    EACH_CPU_LEVEL(level) {
         struct bed b = bed_make(&o, KN_KV_TYPE_BF16, 48, 32);
         float *x = test_zeros(32 * 192, sizeof *x), ones[192];
         int8_t e[2 * 32];
@@ -485,7 +476,6 @@ static void rows_for_calibration(void **state)
         free(x);
         bed_free(&b);
     }
-    kni_cpu_set_mask(UINT32_MAX);
 }
 
 /* Whatever the symbols, once escapes have grown. */
