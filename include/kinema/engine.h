@@ -46,6 +46,22 @@ enum kn_preset {
     KN_PRESET_SMALL = 5
 };
 
+/*
+ * How far K and V are from what the model computes; a smaller value is better. Blocks of the pool carry it: what was computed, or
+ * restored from exact chunks, is exact; what was restored from a lossy preset has the preset's; and what was computed on top of lossy
+ * blocks descends from them and counts as the worst of them. The order of lossy ones is that of their measured KL (README.md).
+ */
+enum kn_kv_quality {
+    KN_KV_QUALITY_DEFAULT = 0, /* in options: what the preset gives (engine), what the engine takes (request) */
+    KN_KV_QUALITY_EXACT = 1,
+    KN_KV_QUALITY_FINE = 2,
+    KN_KV_QUALITY_TILES = 3,   /* with 64 levels or more */
+    KN_KV_QUALITY_MEDIUM = 4,
+    KN_KV_QUALITY_SMALL = 5,
+    KN_KV_QUALITY_ANY = 6      /* whatever there is: tiles of fewer than 64 levels have no measured quality */
+};
+#define KN_KV_QUALITY_COUNT 7
+
 /* How the spectral presets' symbols become bytes. The other presets have one way each. */
 enum kn_backend {
     KN_BACKEND_DEFAULT = 0, /* rans */
@@ -104,6 +120,7 @@ struct kn_engine_opts {
     uint32_t fetch_pool_percent; /* most of the pool that fetches may hold together, unless one is alone in the engine, 1..100; 0: 50 */
     bool fetch_inline;        /* experiment: a step waits for the fetches that it meets, as engines without a queue for them do */
     bool store_optional;      /* a store that cannot be opened is no error: it is tried again, and its requests are computed */
+    enum kn_kv_quality kv_quality; /* least that a request takes when it does not say; default: what the preset gives */
 };
 
 struct kn_sampler_opts {
@@ -122,13 +139,14 @@ struct kn_request_opts {
     size_t n_tokens;
     uint32_t max_tokens;     /* generated at most; 0: to the end of the context */
     struct kn_sampler_opts sampler;
-    bool no_fetch;           /* do not look into the store */
+    bool no_fetch;           /* do not look into the store, and take nothing that came lossy out of it: kv_quality is EXACT */
     bool no_publish;         /* do not write to the store */
     bool ignore_stop;        /* generate past stop tokens (benchmarks) */
     bool want_logits;        /* events carry the logits that chose each token */
     const char *salt;        /* tenant: requests with different salts never share a prefix; NULL: "" */
     uint32_t wait_ms;        /* to the first token; later the request ends as ERROR with KN_E_TIMEOUT; 0: for ever */
     uint32_t deadline_ms;    /* to the last token, likewise; 0: for ever */
+    enum kn_kv_quality kv_quality; /* least that is taken from the prefix cache and the store; default: what the engine takes */
 };
 
 enum kn_event_kind { KN_EVENT_KIND_TOKEN = 0, KN_EVENT_KIND_DONE = 1 };
@@ -164,6 +182,9 @@ struct kn_request_stats {
     uint64_t total_ns;
     enum kn_request_state state;
     uint32_t n_preempted;      /* times its blocks were taken for an older request */
+    enum kn_kv_quality quality; /* worst of the blocks that its steps have read: EXACT while the answer depends on nothing lossy */
+    /* n_cached and n_fetched by the quality of the blocks, from the first step on; indexed by enum kn_kv_quality */
+    uint64_t n_cached_by[KN_KV_QUALITY_COUNT], n_fetched_by[KN_KV_QUALITY_COUNT];
 };
 
 struct kn_engine_stats {
@@ -193,6 +214,8 @@ struct kn_engine_stats {
     bool has_store, store_open;      /* store_open: false while a store_optional one could not be opened yet */
     uint32_t max_running;            /* requests that share a step at most */
     bool store_read_ok, store_write_ok; /* false while it is being left alone after repeated errors */
+    uint64_t n_cached_by[KN_KV_QUALITY_COUNT], n_fetched_by[KN_KV_QUALITY_COUNT]; /* n_cached_tokens, n_fetched_tokens by quality */
+    uint64_t n_publish_refused; /* chunks not published because the pool held them in a worse quality than the preset's */
 };
 
 /* Opens an engine on a model (which it references). Errors: KN_E_NOMEM, KN_E_ARG, KN_E_IO (store, profile; said with its path),
@@ -256,6 +279,7 @@ struct kn_score_opts {
     kn_score_fn on_row;
     void *user;            /* given to on_row */
     const char *salt;      /* as struct kn_request_opts */
+    enum kn_kv_quality kv_quality; /* likewise */
 };
 
 /* Teacher forcing: runs given tokens and hands out the logits of each position from `first` on, instead of choosing tokens.

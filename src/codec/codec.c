@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "codec/hevc/hevc_encode.h"
 #include "codec/layout_spectral.h"
+#include "codec/tiles.h"
 
 /* One entry a preset and backend. A preset's first entry is its default. */
 static const struct kni_layout_ops *const layouts[] = {
@@ -51,6 +52,19 @@ enum kn_preset kni_preset_from_name(const char *name)
         if (!strcmp(layouts[i]->name, name))
             return layouts[i]->preset;
     return KN_PRESET_DEFAULT;
+}
+
+enum kn_kv_quality kni_preset_quality(enum kn_preset preset, const struct kn_tiles_opts *tiles)
+{
+    switch (preset) {
+    case KN_PRESET_EXACT: return KN_KV_QUALITY_EXACT;
+    case KN_PRESET_TILES: return tiles->levels && tiles->levels < KNI_TILES_LEVELS ? KN_KV_QUALITY_ANY : KN_KV_QUALITY_TILES;
+    case KN_PRESET_FINE: return KN_KV_QUALITY_FINE;
+    case KN_PRESET_MEDIUM: return KN_KV_QUALITY_MEDIUM;
+    case KN_PRESET_SMALL: return KN_KV_QUALITY_SMALL;
+    case KN_PRESET_DEFAULT: break;
+    }
+    return KN_KV_QUALITY_ANY;
 }
 
 bool kni_preset_needs_profile(enum kn_preset preset)

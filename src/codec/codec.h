@@ -82,6 +82,8 @@ const char *kni_preset_name(enum kn_preset preset);
 enum kn_preset kni_preset_from_name(const char *name);
 /* Whether chunks of the preset are coded with a profile. */
 bool kni_preset_needs_profile(enum kn_preset preset);
+/* What restoring the preset's chunks gives. tiles: of KN_PRESET_TILES. preset is not DEFAULT. */
+enum kn_kv_quality kni_preset_quality(enum kn_preset preset, const struct kn_tiles_opts *tiles);
 /* What a preset is coded with. wanted counts for the spectral presets, the others have one way each. 0: unknown preset or backend. */
 enum kni_backend_id kni_backend_of(enum kn_preset preset, enum kn_backend wanted);
 /* "zstd", "hevc", "rans"; "unknown". */

@@ -45,6 +45,9 @@ static enum kn_status check_opts(const struct kn_engine_opts *o, const struct kn
                            KN_PRESET_EXACT, KN_PRESET_TILES, KN_PRESET_FINE, KN_PRESET_MEDIUM, KN_PRESET_SMALL);
     if ((unsigned)o->backend > KN_BACKEND_HEVC)
         return kni_err_set(err, KN_E_ARG, "backend %d is unknown: use rans (%d) or hevc (%d)", (int)o->backend, KN_BACKEND_RANS, KN_BACKEND_HEVC);
+    if ((unsigned)o->kv_quality >= KN_KV_QUALITY_COUNT)
+        return kni_err_set(err, KN_E_ARG, "kv_quality is %d: use exact (%d) to any (%d), or 0 for what the preset gives", (int)o->kv_quality,
+                           KN_KV_QUALITY_EXACT, KN_KV_QUALITY_ANY);
     if (o->chunk_tokens % KNI_BLOCK_TOKENS)
         return kni_err_set(err, KN_E_ARG, "chunk_tokens is %u: use a multiple of %u", o->chunk_tokens, KNI_BLOCK_TOKENS);
     if (o->max_running > MAX_RUNNING)
@@ -118,6 +121,7 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
     if ((status = open_pool(e, o, &layout, err)))
         return status;
     e->max_running = o->max_running;
+    e->kv_quality = o->kv_quality ? o->kv_quality : kni_preset_quality(o->preset, &o->tiles);
     uint32_t n_rows = o->max_running > KNI_ENGINE_SCORE_ROWS ? o->max_running : KNI_ENGINE_SCORE_ROWS; /* with logits; scoring uses the same run */
     uint32_t chunk = e->prefill_chunk = o->prefill_chunk < e->n_ctx ? o->prefill_chunk : e->n_ctx;
     struct kni_run_opts ro = {.model = e->model,
@@ -141,6 +145,7 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
                                 .fetch_pool_percent = o->fetch_pool_percent,
                                 .fetch_window_chunks = window_chunks,
                                 .fetch_inline = o->fetch_inline,
+                                .fetch_quality = kni_preset_quality(o->preset, &o->tiles),
                                 .n_vocab = h->n_vocab,
                                 .pick = kni_request_pick,
                                 .user = e};
@@ -268,6 +273,8 @@ void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats 
         .fetch_ns = sched.fetch_ns,
         .n_fetch_misses = sched.n_fetch_misses,
     };
+    memcpy(out->n_cached_by, sched.n_cached_by, sizeof out->n_cached_by);
+    memcpy(out->n_fetched_by, sched.n_fetched_by, sizeof out->n_fetched_by);
     if (engine->fetcher) {
         struct kni_publish_stats p;
         struct kni_fetcher_health health;
@@ -284,6 +291,7 @@ void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats 
         out->published_raw_bytes = p.raw_bytes;
         out->publish_errors = p.n_errors;
         out->publish_ns = p.busy_ns;
+        out->n_publish_refused = p.n_refused;
         out->fetch_working_bytes = kni_fetcher_working_bytes(engine->fetcher);
     }
 }

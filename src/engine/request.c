@@ -28,6 +28,14 @@ enum kn_status kni_engine_check_tokens(const struct kn_engine *e, const char *wh
     return KN_OK;
 }
 
+enum kn_status kni_engine_check_quality(enum kn_kv_quality quality, struct kn_err *err)
+{
+    if ((unsigned)quality >= KN_KV_QUALITY_COUNT)
+        return kni_err_set(err, KN_E_ARG, "kv_quality is %d: use exact (%d) to any (%d), or 0 for what the engine takes", (int)quality,
+                           KN_KV_QUALITY_EXACT, KN_KV_QUALITY_ANY);
+    return KN_OK;
+}
+
 /* How many tokens may be generated: what is asked for, cut to the context; without a wish, cut to the pool too. The last
  * token is never run through the model, so it needs no place. */
 static uint32_t limit_new(const struct kn_engine *e, const struct kn_request_opts *o)
@@ -60,7 +68,7 @@ enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, c
     if (!e || !opts || opts->size < sizeof opts->size)
         return kni_err_set(err, KN_E_ARG, "kn_request_submit needs an engine, and options whose size field is set to sizeof(struct kn_request_opts)");
     memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
-    if ((status = kni_engine_check_tokens(e, "prompt", o.tokens, o.n_tokens, err)))
+    if ((status = kni_engine_check_tokens(e, "prompt", o.tokens, o.n_tokens, err)) || (status = kni_engine_check_quality(o.kv_quality, err)))
         return status;
 
     struct kni_job_opts jo = {.tokens = o.tokens,
@@ -70,6 +78,7 @@ enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, c
                               .no_fetch = o.no_fetch || !e->fetcher,
                               .no_publish = o.no_publish || !e->fetcher,
                               .want_logits = o.want_logits,
+                              .least = o.no_fetch ? KN_KV_QUALITY_EXACT : o.kv_quality ? o.kv_quality : e->kv_quality,
                               .wait_ms = o.wait_ms,
                               .deadline_ms = o.deadline_ms};
     memcpy(jo.fingerprint, e->model->info.fingerprint, sizeof jo.fingerprint);

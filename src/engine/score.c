@@ -45,6 +45,8 @@ enum kn_status kn_engine_score(struct kn_engine *e, const struct kn_score_opts *
     memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
     if ((status = kni_engine_check_tokens(e, "text to score", o.tokens, o.n_tokens, err)))
         return status;
+    if ((status = kni_engine_check_quality(o.kv_quality, err)))
+        return status;
     if (!o.on_row || o.first >= o.n_tokens)
         return kni_err_set(err, KN_E_ARG, "kn_engine_score needs an on_row, and first (%zu) below the number of tokens (%zu)", o.first, o.n_tokens);
     if (o.step_tokens > KNI_ENGINE_SCORE_ROWS)
@@ -59,7 +61,7 @@ enum kn_status kn_engine_score(struct kn_engine *e, const struct kn_score_opts *
         status = kni_err_set(err, KN_E_NOMEM, "no memory to score %u tokens", n_tokens);
         goto done;
     }
-    kni_seq_match(&seq, o.tokens, first + 1); /* leaves out position first */
+    kni_seq_match(&seq, o.tokens, first + 1, o.kv_quality ? o.kv_quality : e->kv_quality); /* leaves out position first */
     if (n_reused)
         *n_reused = seq.n_tokens;
     while (seq.n_tokens < first && status == KN_OK) {

@@ -86,9 +86,11 @@ void kni_fetcher_wait(struct kni_fetcher *fetcher, uint32_t timeout_ms);
 void kni_fetcher_wake(struct kni_fetcher *fetcher);
 
 /* Publishes the whole chunks of positions 0..n_tokens that the store does not have yet. The blocks in view must stay
- * untouched until kni_publish_poll has returned cookie (the caller holds references). Copies tokens and table. */
+ * untouched until kni_publish_poll has returned cookie (the caller holds references). qualities: [view->n_blocks], enum kn_kv_quality of
+ * each block; NULL: all are exact. A chunk with a block that is worse than the preset's name is not written, nor what lies behind it, and
+ * counts in n_refused; that is no error. Copies tokens, table and qualities. */
 enum kn_status kni_publish_submit(struct kni_fetcher *fetcher, const int32_t *tokens, uint32_t n_tokens, const char *salt,
-                                  const struct kni_kv_view *view, void *cookie);
+                                  const struct kni_kv_view *view, const uint8_t *qualities, void *cookie);
 /* Returns finished publishes one by one: true and *cookie. *status tells how it went. */
 bool kni_publish_poll(struct kni_fetcher *fetcher, void **cookie, enum kn_status *status);
 
@@ -96,7 +98,8 @@ bool kni_publish_poll(struct kni_fetcher *fetcher, void **cookie, enum kn_status
  * owner that needs the blocks. */
 bool kni_publish_withdraw(struct kni_fetcher *fetcher, void **cookie);
 
-struct kni_publish_stats { uint64_t n_chunks, n_bytes, raw_bytes, n_errors, busy_ns, n_queued; };
+/* n_refused: chunks that were not written because what the pool holds is worse than the preset's name. */
+struct kni_publish_stats { uint64_t n_chunks, n_bytes, raw_bytes, n_errors, n_refused, busy_ns, n_queued; };
 void kni_publish_get_stats(struct kni_fetcher *fetcher, struct kni_publish_stats *out);
 
 struct kni_fetcher_health {

@@ -51,6 +51,7 @@ struct kni_publish {
     struct kni_publish *next;
     int32_t *tokens;
     uint32_t *table;
+    uint8_t *qualities; /* of the table's blocks; NULL: all exact */
     uint32_t n_tokens;
     struct kni_hash seed;
     struct kni_kv_view view;

@@ -31,6 +31,7 @@ void kni_publish_free(struct kni_publish *p)
         return;
     kni_free(p->tokens);
     kni_free(p->table);
+    kni_free(p->qualities);
     kni_free(p);
 }
 
@@ -54,7 +55,8 @@ static struct kni_publish *pop(struct kni_publish_list *list)
     return p;
 }
 
-enum kn_status kni_publish_submit(struct kni_fetcher *f, const int32_t *tokens, uint32_t n_tokens, const char *salt, const struct kni_kv_view *view, void *cookie)
+enum kn_status kni_publish_submit(struct kni_fetcher *f, const int32_t *tokens, uint32_t n_tokens, const char *salt, const struct kni_kv_view *view,
+                                  const uint8_t *qualities, void *cookie)
 {
     enum kn_status s = KN_OK;
     if (n_tokens > (uint64_t)view->n_blocks * KNI_BLOCK_TOKENS)
@@ -64,7 +66,9 @@ enum kn_status kni_publish_submit(struct kni_fetcher *f, const int32_t *tokens, 
         return KN_E_NOMEM;
     p->tokens = kni_alloc(KNI_ALLOC_TAG_FETCH, (size_t)n_tokens * sizeof *tokens, 0);
     p->table = kni_alloc(KNI_ALLOC_TAG_FETCH, (size_t)view->n_blocks * sizeof *p->table, 0);
-    if (!p->tokens || !p->table) {
+    if (qualities)
+        p->qualities = kni_alloc(KNI_ALLOC_TAG_FETCH, view->n_blocks, 0);
+    if (!p->tokens || !p->table || (qualities && !p->qualities)) {
         kni_publish_free(p);
         return KN_E_NOMEM;
     }
@@ -72,6 +76,8 @@ enum kn_status kni_publish_submit(struct kni_fetcher *f, const int32_t *tokens, 
         memcpy(p->tokens, tokens, (size_t)n_tokens * sizeof *tokens);
     if (view->n_blocks)
         memcpy(p->table, view->block_ids, (size_t)view->n_blocks * sizeof *p->table);
+    if (view->n_blocks && qualities)
+        memcpy(p->qualities, qualities, view->n_blocks);
     p->n_tokens = n_tokens;
     p->seed = kni_chain_seed(f->opts.fingerprint, salt);
     p->view = *view;
@@ -170,6 +176,15 @@ static bool give_way(struct kni_fetcher *f, bool *may_write)
     return go_on;
 }
 
+/* Whether the chunk's blocks are good enough for the name under which it would be stored. */
+static bool is_good_enough(const struct kni_publish *p, const struct kni_chunk_meta *meta, enum kn_kv_quality named)
+{
+    for (uint32_t b = meta->first_token / KNI_BLOCK_TOKENS; p->qualities && b < (meta->first_token + meta->n_tokens) / KNI_BLOCK_TOKENS; b++)
+        if (p->qualities[b] > named)
+            return false;
+    return true;
+}
+
 /* *mine becomes false when the publish has been given back to the owner: p is gone then. */
 static enum kn_status publish_chunk(struct kni_fetch_thread *t, struct kni_codec *codec, const struct kni_publish *p, const struct kni_chunk_meta *meta,
                                     const struct kni_store_key *key, bool *mine, struct kn_err *err)
@@ -218,6 +233,12 @@ static enum kn_status run_publish(struct kni_fetch_thread *t, struct kni_codec *
             return s;
         if (!s && n_found)
             continue;
+        if (!s && !is_good_enough(p, &meta, kni_preset_quality(f->opts.preset, &f->opts.tiles))) {
+            pthread_mutex_lock(&f->lock);
+            f->stats.n_refused++;
+            pthread_mutex_unlock(&f->lock);
+            return KN_OK; /* what lies behind it descends from it */
+        }
         if (!s && !*codec) {
             struct kni_codec_opts o = {.preset = f->opts.preset, .tiles = f->opts.tiles, .profile = f->opts.profile, .backend = f->opts.backend,
                                        .hevc = f->opts.hevc};

@@ -24,6 +24,7 @@ struct list { uint32_t first, last, n; };
 struct block {
     uint32_t n_refs;
     uint32_t prev, next; /* in free or cached while n_refs is 0 */
+    uint8_t quality;     /* enum kn_kv_quality */
 };
 
 struct kni_pool {
@@ -160,6 +161,7 @@ bool kni_pool_take(struct kni_pool *pool, uint32_t *block)
         kni_prefix_index_remove(&pool->index, i);
     }
     pool->blocks[i].n_refs = 1;
+    pool->blocks[i].quality = KN_KV_QUALITY_EXACT;
     *block = i;
     return true;
 }
@@ -202,6 +204,7 @@ bool kni_pool_make_writable(struct kni_pool *pool, uint32_t *block)
         return true;
     if (kni_pool_take(pool, &copy)) {
         memcpy(pool->base + copy * pool->block_values, pool->base + old * pool->block_values, pool->block_values * 2);
+        pool->blocks[copy].quality = pool->blocks[old].quality;
         kni_pool_unref(pool, old);
         *block = copy;
         return true;
@@ -210,6 +213,33 @@ bool kni_pool_make_writable(struct kni_pool *pool, uint32_t *block)
         return false;
     kni_prefix_index_remove(&pool->index, old);
     return true;
+}
+
+enum kn_kv_quality kni_pool_quality(const struct kni_pool *pool, uint32_t block)
+{
+    return (enum kn_kv_quality)pool->blocks[block].quality;
+}
+
+void kni_pool_set_quality(struct kni_pool *pool, uint32_t block, enum kn_kv_quality quality)
+{
+    assert(kni_pool_is_writable(pool, block) && quality > KN_KV_QUALITY_DEFAULT && quality < KN_KV_QUALITY_COUNT);
+    pool->blocks[block].quality = (uint8_t)quality;
+}
+
+bool kni_pool_enter(struct kni_pool *pool, uint32_t block, const struct kni_hash *parent, const struct kni_hash *own,
+                    const int32_t tokens[KNI_BLOCK_TOKENS])
+{
+    const enum kn_kv_quality quality = kni_pool_quality(pool, block);
+    uint32_t known = kni_prefix_index_find(&pool->index, own, tokens);
+    assert(pool->has_index && pool->blocks[block].n_refs);
+    if (known != KNI_NO_BLOCK && kni_pool_quality(pool, known) > quality) {
+        kni_prefix_index_remove(&pool->index, known);
+        if (!pool->blocks[known].n_refs) { /* it was cached, and cached are only blocks that the index knows */
+            list_remove(pool, &pool->cached, known);
+            list_push(pool, &pool->free, known, true);
+        }
+    }
+    return kni_prefix_index_insert(&pool->index, block, parent, own, tokens, quality);
 }
 
 /* Walks one list: links, count, and that its blocks are unreferenced and indexed exactly when cached. */
@@ -232,7 +262,7 @@ static const char *check_list(const struct kni_pool *pool, const struct list *li
     return NULL;
 }
 
-const char *kni_pool_check(const struct kni_pool *pool)
+const char *kni_pool_check(struct kni_pool *pool)
 {
     const char *why = check_list(pool, &pool->free, false);
     if (!why)
@@ -243,6 +273,9 @@ const char *kni_pool_check(const struct kni_pool *pool)
     /* Both lists hold distinct unreferenced blocks and differ by being indexed: the sum tells that none is lost. */
     if (!why && n_held + pool->free.n + pool->cached.n != pool->n_blocks)
         why = "blocks are neither held nor in a list";
+    for (uint32_t i = 0; i < pool->n_blocks && !why; i++)
+        if (is_indexed(pool, i) && pool->index.entries[i].quality != pool->blocks[i].quality)
+            why = "a block and its entry in the prefix index differ in quality";
     if (!why && pool->has_index)
         why = kni_prefix_index_check(&pool->index);
     return why;

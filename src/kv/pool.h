@@ -16,6 +16,9 @@
  *   - cached blocks are exactly the unreferenced ones that the prefix index knows;
  *   - a block may be written only while it is held once and the index does not know it (kni_pool_is_writable).
  *
+ * Each block carries the quality of what it holds (enum kn_kv_quality), which a copy inherits. Under one prefix the index knows the
+ * best block that there was: a worse one leaves it when a better one comes.
+ *
  * Nothing is allocated after open. Owner thread: the engine's. Workers that code or restore blocks get views of blocks on
  * which the owner holds a reference.
  */
@@ -60,7 +63,16 @@ bool kni_pool_is_writable(const struct kni_pool *pool, uint32_t block);
  * of the old one. Without room for a copy a block held once leaves the index instead. False when nothing can be done. */
 bool kni_pool_make_writable(struct kni_pool *pool, uint32_t *block);
 
+/* Of what the block holds; EXACT after kni_pool_take. */
+enum kn_kv_quality kni_pool_quality(const struct kni_pool *pool, uint32_t block);
+/* The block is writable. */
+void kni_pool_set_quality(struct kni_pool *pool, uint32_t block, enum kn_kv_quality quality);
+/* Makes a held block, which holds the 16 tokens that lead from parent to own, known to the index. False, and nothing done, when one
+ * that is no worse is known under own; a worse one leaves the index for it. */
+bool kni_pool_enter(struct kni_pool *pool, uint32_t block, const struct kni_hash *parent, const struct kni_hash *own,
+                    const int32_t tokens[KNI_BLOCK_TOKENS]);
+
 /* NULL when every rule above holds, otherwise a sentence about the first one broken. For tests. */
-const char *kni_pool_check(const struct kni_pool *pool);
+const char *kni_pool_check(struct kni_pool *pool);
 
 #endif

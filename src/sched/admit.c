@@ -12,12 +12,24 @@
 
 #define PUBLISH_SHARE 4u /* a quarter of the pool */
 
+/* Counts prompt tokens first .. end - 1 under the quality of their blocks. */
+static void book_by(const struct kni_job *job, uint32_t first, uint32_t end, uint64_t *of_job, uint64_t *of_all)
+{
+    while (first < end) {
+        uint32_t b = first / KNI_BLOCK_TOKENS, next = (b + 1) * KNI_BLOCK_TOKENS < end ? (b + 1) * KNI_BLOCK_TOKENS : end;
+        enum kn_kv_quality q = kni_pool_quality(job->seq.pool, job->seq.block_ids[b]);
+        of_job[q] += next - first;
+        of_all[q] += next - first;
+        first = next;
+    }
+}
+
 /* Takes from the index what it has and books it. What the job has had before (n_counted) is no news: after a preemption it
  * finds its own blocks again. */
 void kni_sched_match(struct kni_sched *s, struct kni_job *job)
 {
     uint32_t before = job->seq.n_tokens;
-    uint32_t n = kni_seq_match(&job->seq, job->tokens, job->n_known);
+    uint32_t n = kni_seq_match(&job->seq, job->tokens, job->n_known, job->least);
     job->stats.n_done = n = n < job->n_prompt ? n : job->n_prompt;
     if (!job->is_booked) { /* the first start closes the books */
         if (!before)
@@ -25,6 +37,7 @@ void kni_sched_match(struct kni_sched *s, struct kni_job *job)
         job->stats.n_cached += n - before;
     } else if (n > job->n_counted) {
         job->stats.n_cached += n - job->n_counted;
+        book_by(job, job->n_counted, n, job->stats.n_cached_by, s->stats.n_cached_by);
         kni_sched_count(s, job, &s->stats.n_cached_tokens);
     }
 }
@@ -38,6 +51,10 @@ static void start_running(struct kni_sched *s, struct kni_job *job)
         kni_sched_count(s, job, &all);
         s->stats.n_fetched_tokens += job->stats.n_fetched;
         s->stats.n_cached_tokens += all - job->stats.n_fetched;
+        uint32_t fetched = job->stats.n_fetched ? job->fetch_first : job->n_counted, after = fetched + (uint32_t)job->stats.n_fetched;
+        book_by(job, 0, fetched, job->stats.n_cached_by, s->stats.n_cached_by);
+        book_by(job, fetched, after, job->stats.n_fetched_by, s->stats.n_fetched_by);
+        book_by(job, after, job->n_counted, job->stats.n_cached_by, s->stats.n_cached_by);
     }
     kni_sched_move(s, job, KNI_JOB_STATE_RUNNING);
 }

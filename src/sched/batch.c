@@ -40,7 +40,8 @@ static uint32_t add(struct kni_sched *s, struct kni_job *job, uint32_t n)
     return n;
 }
 
-/* Whether the step being built computes the block that job needs next, for an older job with the same prefix. */
+/* Whether the step being built computes the block that job needs next, for an older job with the same prefix, in a quality that job
+ * takes. */
 static bool is_computed_by_older(const struct kni_sched *s, const struct kni_job *job)
 {
     uint32_t b = job->seq.n_tokens / KNI_BLOCK_TOKENS, end = (b + 1) * KNI_BLOCK_TOKENS;
@@ -48,7 +49,7 @@ static bool is_computed_by_older(const struct kni_sched *s, const struct kni_job
         return false;
     for (uint32_t i = 0; i < s->n_batch; i++) {
         const struct kni_job *o = s->batch[i].job;
-        if (o->id < job->id && o->n_known >= end && o->seq.n_tokens / KNI_BLOCK_TOKENS == b && o->seq.n_hashed >= b &&
+        if (o->id < job->id && o->seq.quality <= job->least && o->n_known >= end && o->seq.n_tokens / KNI_BLOCK_TOKENS == b && o->seq.n_hashed >= b &&
             kni_hash_equal(&o->seq.hashes[b], &job->seq.hashes[b]) &&
             memcmp(o->tokens + (size_t)b * KNI_BLOCK_TOKENS, job->tokens + (size_t)b * KNI_BLOCK_TOKENS, KNI_BLOCK_TOKENS * sizeof *o->tokens) == 0)
             return true;
@@ -136,6 +137,8 @@ bool kni_sched_run_batch(struct kni_sched *s)
         }
         uint32_t n_now = job->seq.n_tokens + s->batch[i].n_tokens;
         kni_seq_commit(&job->seq, job->tokens, n_now);
+        if (job->seq.quality > job->stats.quality)
+            job->stats.quality = job->seq.quality;
         kni_sched_count(s, job, &s->stats.n_computed_tokens);
         job->stats.n_done = n_now < job->n_prompt ? n_now : job->n_prompt;
         if (s->items[i].n_logits)

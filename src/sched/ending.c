@@ -62,11 +62,12 @@ static void publish(struct kni_sched *s, struct kni_job *job)
     hold->n_blocks = view.n_blocks;
     for (uint32_t i = 0; i < hold->n_blocks; i++) {
         hold->block_ids[i] = view.block_ids[i];
+        hold->qualities[i] = (uint8_t)kni_pool_quality(s->opts.pool, view.block_ids[i]);
         kni_pool_ref(s->opts.pool, hold->block_ids[i]);
         s->n_publish_blocks += s->n_block_holds[hold->block_ids[i]]++ == 0;
     }
     job->hold = NULL;
-    enum kn_status status = kni_publish_submit(s->opts.fetcher, job->tokens, n, job->salt, &view, hold);
+    enum kn_status status = kni_publish_submit(s->opts.fetcher, job->tokens, n, job->salt, &view, hold->qualities, hold);
     if (status) {
         kni_sched_release_hold(s, hold);
         if (status == KN_E_FULL)

@@ -98,7 +98,7 @@ static void take_fetch(struct kni_sched *s, struct kni_job *job, uint32_t n_rest
         n_restored = job->fetch_end;
     s->stats.n_fetches_cut += n_restored < job->fetch_end;
     if (n_restored > job->fetch_first) {
-        kni_seq_commit(&job->seq, job->tokens, n_restored);
+        kni_seq_commit_restored(&job->seq, job->tokens, n_restored, s->opts.fetch_quality);
         job->stats.n_fetched = n_restored - job->fetch_first;
     }
     release_followers(s, job, true);
@@ -291,7 +291,7 @@ static const struct kni_job *find_leader(const struct kni_sched *s, const struct
 bool kni_sched_begin_fetch(struct kni_sched *s, struct kni_job *job)
 {
     uint32_t chunk = s->opts.chunk_tokens;
-    if (!s->opts.fetcher || job->no_fetch || job->fetch_tried || kni_job_n_generated(job))
+    if (!s->opts.fetcher || job->no_fetch || job->fetch_tried || kni_job_n_generated(job) || s->opts.fetch_quality > job->least)
         return false;
     job->fetch_tried = true;
     if ((job->n_prompt - 1) / chunk * chunk <= job->seq.n_tokens)

@@ -17,20 +17,24 @@ enum kn_status kni_job_init(struct kni_job *job, struct kni_pool *pool, const st
                             .no_fetch = opts->no_fetch,
                             .no_publish = opts->no_publish,
                             .want_logits = opts->want_logits,
+                            .least = opts->least ? opts->least : KN_KV_QUALITY_ANY,
                             .wait_ms = opts->wait_ms,
                             .deadline_ms = opts->deadline_ms};
     job->stats.n_prompt = opts->n_prompt;
+    job->stats.quality = KN_KV_QUALITY_EXACT;
     struct kni_hash seed = kni_chain_seed(opts->fingerprint, opts->salt);
     if (kni_seq_init(&job->seq, pool, job->n_max - 1, &seed)) /* the last token's K and V are never needed */
         return KN_E_NOMEM;
     job->tokens = kni_alloc(KNI_ALLOC_TAG_REQUEST, (size_t)job->n_max * sizeof *job->tokens, 0);
     job->salt = kni_strdup(KNI_ALLOC_TAG_REQUEST, opts->salt ? opts->salt : "");
     if (!opts->no_publish)
-        job->hold = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *job->hold + job->seq.max_blocks * sizeof(uint32_t), 0);
+        job->hold = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *job->hold + job->seq.max_blocks * (sizeof(uint32_t) + 1), 0);
     if (!opts->no_fetch)
         job->fetch_hold = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *job->fetch_hold + job->seq.max_blocks * sizeof(uint32_t), 0);
     if (!job->tokens || !job->salt || (!opts->no_publish && !job->hold) || (!opts->no_fetch && !job->fetch_hold))
         return KN_E_NOMEM;
+    if (job->hold)
+        job->hold->qualities = (uint8_t *)(job->hold->block_ids + job->seq.max_blocks);
     memcpy(job->tokens, opts->tokens, (size_t)opts->n_prompt * sizeof *job->tokens);
     return KN_OK;
 }

@@ -38,6 +38,7 @@ struct kni_hold {
     struct kni_hold *next;
     struct kni_fetch *fetch;
     bool is_fetch;
+    uint8_t *qualities; /* of a publish: [n_blocks], enum kn_kv_quality; behind block_ids */
     uint32_t n_blocks;
     uint32_t block_ids[]; /* each held once */
 };
@@ -53,6 +54,7 @@ struct kni_job {
     char *salt; /* owned */
     bool no_fetch, no_publish;
     bool want_logits;
+    enum kn_kv_quality least; /* blocks that are worse are not taken for it */
     bool kv_dropped;  /* finished, and its blocks went to another job */
     bool fetch_tried; /* the store is asked once */
     uint32_t wait_ms, deadline_ms; /* see struct kn_request_opts */
@@ -84,6 +86,7 @@ struct kni_job_opts {
     const char *salt;      /* copied; NULL: "" */
     uint8_t fingerprint[16];
     bool no_fetch, no_publish, want_logits;
+    enum kn_kv_quality least; /* DEFAULT: ANY */
     uint32_t wait_ms, deadline_ms; /* 0: none */
 };
 

@@ -38,6 +38,7 @@ struct kni_sched_opts {
     uint32_t fetch_window_chunks; /* blocks are reserved for so many chunks ahead of what has arrived; 0: 4 */
     uint32_t fetch_turn_ms;      /* a fetch that waits longer for its share of the pool is computed instead; 0: 5000 */
     bool fetch_inline;           /* a step waits for the fetches that it meets */
+    enum kn_kv_quality fetch_quality; /* of what the fetcher brings; never DEFAULT where there is one */
     uint32_t n_vocab;
     kni_sched_pick_fn pick;
     void *user;
@@ -49,6 +50,7 @@ struct kni_sched_stats {
     uint32_t n_waiting, n_fetching, n_running;
     uint32_t n_fetch_blocks, n_publish_blocks;
     uint64_t n_publishing; /* not taken back yet: a step is due for those that are over */
+    uint64_t n_cached_by[KN_KV_QUALITY_COUNT], n_fetched_by[KN_KV_QUALITY_COUNT];
     uint64_t n_prompt_tokens, n_cached_tokens, n_fetched_tokens, n_computed_tokens, n_generated_tokens;
     uint64_t n_preemptions;
     uint64_t n_fetches, n_fetches_cut, fetch_bytes, fetch_ns, n_fetch_misses;

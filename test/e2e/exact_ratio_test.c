@@ -62,7 +62,7 @@ static double ratio_of(struct kn_model *model, const char *file, enum kn_kv_type
     struct kni_hash seed = kni_chain_seed(e->model->info.fingerprint, NULL);
     struct kni_seq seq;
     assert_int_equal(kni_seq_init(&seq, e->pool, CHUNK + 16, &seed), KN_OK);
-    assert_int_equal(kni_seq_match(&seq, tokens, CHUNK + 1), CHUNK);
+    assert_int_equal(kni_seq_match(&seq, tokens, CHUNK + 1, KN_KV_QUALITY_ANY), CHUNK);
     struct kni_kv_view view = kni_seq_view(&seq), back = view;
     uint32_t ids[CHUNK / KNI_BLOCK_TOKENS];
     for (uint32_t b = 0; b < CHUNK / KNI_BLOCK_TOKENS; b++)

@@ -48,6 +48,7 @@ struct kni_fetcher {
     struct kn_fake_publish *queue;
     uint32_t n_jobs, n_begun, n_waits, n_extends, n_withdrawn;
     struct kni_publish_stats stats;
+    enum kn_kv_quality worst_published; /* of the blocks of the last publish */
 };
 
 struct kni_fetch {
@@ -256,8 +257,12 @@ static uint16_t *kn_fake_copy(const struct kni_kv_view *view, uint32_t n_tokens)
 }
 
 enum kn_status kni_publish_submit(struct kni_fetcher *f, const int32_t *tokens, uint32_t n_tokens, const char *salt, const struct kni_kv_view *view,
-                                  void *cookie)
+                                  const uint8_t *qualities, void *cookie)
 {
+    f->worst_published = KN_KV_QUALITY_EXACT;
+    for (uint32_t b = 0; qualities && b < view->n_blocks; b++)
+        if (qualities[b] > f->worst_published)
+            f->worst_published = (enum kn_kv_quality)qualities[b];
     if (f->opts.submit_status)
         return f->opts.submit_status;
     struct kn_fake_publish *q = calloc(1, sizeof *q), **link = &f->queue;

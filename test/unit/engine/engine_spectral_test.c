@@ -330,6 +330,67 @@ static void bad_chunks_are_misses(void **state)
     }
 }
 
+/* One engine, the prefix cache on: whoever comes first, a request that takes only exact K and V gets the computed answer, and nothing
+ * that came lossy is published as exact. */
+static void lossy_blocks_serve_only_who_takes_them(void **state)
+{
+    (void)state;
+    struct folder f;
+    struct kn_answer answer;
+    uint8_t digest[16];
+    int32_t prompt[N_PROMPT];
+    folder_make(&f);
+    kn_bed_prompt(prompt, N_PROMPT, 11);
+    struct kn_engine_opts o = opts_of(f.url, KN_PRESET_SMALL, KN_BACKEND_RANS);
+    struct kn_engine *e = engine_open(&o);
+    ask(e, true, &answer, digest);
+    assert_int_equal(kn_engine_flush(e, 0), KN_OK);
+    kn_engine_close(&e);
+    static const struct { bool no_fetch; enum kn_kv_quality least; } asks[] = {
+        {false, KN_KV_QUALITY_DEFAULT}, {true, KN_KV_QUALITY_DEFAULT}, {true, KN_KV_QUALITY_ANY}, {false, KN_KV_QUALITY_EXACT}, {false, KN_KV_QUALITY_MEDIUM},
+        {false, KN_KV_QUALITY_SMALL}};
+    enum { N = sizeof asks / sizeof *asks };
+    for (unsigned first = 0; first < N; first++) {
+        o.no_prefix_cache = false;
+        e = engine_open(&o);
+        bool exact_known = false;
+        for (unsigned i = 0; i < N; i++) {
+            const unsigned k = (first + i) % N;
+            struct kn_request *r;
+            struct kn_request_stats s;
+            struct kn_request_opts ro = {.size = sizeof ro, .tokens = prompt, .n_tokens = N_PROMPT, .max_tokens = N_NEW, .ignore_stop = true, .want_logits = true,
+                                         .no_fetch = asks[k].no_fetch, .kv_quality = asks[k].least, .no_publish = true};
+            const bool lossy = !asks[k].no_fetch && (!asks[k].least || asks[k].least >= KN_KV_QUALITY_SMALL);
+            assert_int_equal(kn_request_submit(&r, e, &ro, NULL), KN_OK);
+            kn_bed_run(e, &r, &answer, 1, kn_tiny_n_vocab());
+            kn_request_get_stats(r, &s);
+            assert_int_equal(s.n_fetched_by[KN_KV_QUALITY_SMALL], lossy && !i ? 96 : 0); /* later ones find it in the pool */
+            assert_int_equal(s.quality, lossy && !exact_known ? KN_KV_QUALITY_SMALL : KN_KV_QUALITY_EXACT);
+            if (s.quality == KN_KV_QUALITY_EXACT) {
+                exact_known = true;
+                assert_memory_equal(answer.tokens, computed.tokens, sizeof *computed.tokens * N_NEW);
+                assert_int_equal(kn_request_kv_digest(r, N_PROMPT - 4, digest), KN_OK);
+                assert_memory_equal(digest, computed_digest, sizeof digest);
+            }
+            kn_request_close(&r);
+        }
+        kn_engine_close(&e);
+    }
+    struct kn_request_opts bad = {.size = sizeof bad, .tokens = prompt, .n_tokens = N_PROMPT, .kv_quality = KN_KV_QUALITY_COUNT};
+    struct kn_request *r;
+    struct kn_err err = {0};
+    o.kv_quality = KN_KV_QUALITY_MEDIUM; /* of the engine: what the store has is worse */
+    e = engine_open(&o);
+    assert_int_equal(kn_request_submit(&r, e, &bad, &err), KN_E_ARG);
+    assert_non_null(strstr(err.text, "kv_quality is 7"));
+    ask(e, false, &answer, digest);
+    assert_memory_equal(digest, computed_digest, sizeof digest);
+    kn_engine_close(&e);
+    o.kv_quality = KN_KV_QUALITY_COUNT;
+    assert_int_equal(kn_engine_open(&e, model, &o, &err), KN_E_ARG);
+    folder_remove(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -338,6 +399,7 @@ int main(void)
         cmocka_unit_test(with_a_built_profile),
         cmocka_unit_test(bad_profiles_are_refused),
         cmocka_unit_test(bad_chunks_are_misses),
+        cmocka_unit_test(lossy_blocks_serve_only_who_takes_them),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -309,7 +309,7 @@ static inline enum kn_status publish_wait(struct kni_fetcher *f, const int32_t *
     void *cookie = NULL;
     int mark;
     enum kn_status s;
-    assert_int_equal(kni_publish_submit(f, tokens, n, salt, &pool->view, &mark), KN_OK);
+    assert_int_equal(kni_publish_submit(f, tokens, n, salt, &pool->view, NULL, &mark), KN_OK);
     while (!kni_publish_poll(f, &cookie, &s))
         kni_fetcher_wait(f, 1000);
     assert_ptr_equal(cookie, &mark);

@@ -175,17 +175,17 @@ static void withdraw(void **state)
     prompt_fill(prompt, N);
     assert_false(kni_publish_withdraw(f, &cookie));
     FAKE_SET(s, s->put_gate = true);
-    assert_int_equal(kni_publish_submit(f, prompt, CHUNK, "a", &source.view, &marks[0]), KN_OK);
+    assert_int_equal(kni_publish_submit(f, prompt, CHUNK, "a", &source.view, NULL, &marks[0]), KN_OK);
     fake_await_waiting(s, 1);
     for (uint32_t i = 1; i < 4; i++)
-        assert_int_equal(kni_publish_submit(f, prompt, CHUNK * (i + 1), "a", &source.view, &marks[i]), KN_OK);
+        assert_int_equal(kni_publish_submit(f, prompt, CHUNK * (i + 1), "a", &source.view, NULL, &marks[i]), KN_OK);
     for (uint32_t i = 3; i > 1; i--) {
         assert_true(kni_publish_withdraw(f, &cookie));
         assert_ptr_equal(cookie, &marks[i]);
     }
     kni_publish_get_stats(f, &ps);
     assert_int_equal(ps.n_queued, 2);
-    assert_int_equal(kni_publish_submit(f, prompt, CHUNK * 5, "a", &source.view, &marks[3]), KN_OK); /* the queue still works */
+    assert_int_equal(kni_publish_submit(f, prompt, CHUNK * 5, "a", &source.view, NULL, &marks[3]), KN_OK); /* the queue still works */
     assert_true(kni_publish_withdraw(f, &cookie));
     assert_ptr_equal(cookie, &marks[3]);
     fake_release(s);

@@ -25,8 +25,36 @@ static void only_whole_chunks_are_published(void **state)
     assert_int_equal(fake_read(s, &s->n_puts), 2);
     assert_int_equal(publish_wait(f, prompt, N, "", &source), KN_OK); /* NULL and "" are the same tenant */
     assert_int_equal(fake_read(s, &s->n_puts), N_CHUNKS);
-    assert_int_equal(kni_publish_submit(f, prompt, N + 16, NULL, &source.view, NULL), KN_E_ARG); /* more than the table covers */
+    assert_int_equal(kni_publish_submit(f, prompt, N + 16, NULL, &source.view, NULL, NULL), KN_E_ARG); /* more than the table covers */
     kni_fetcher_close(&f);
+    pool_free(&source);
+}
+
+/* Exact chunks are never made of blocks that came lossy, and what lies behind such a chunk descends from it. */
+static void nothing_is_named_better_than_it_is(void **state)
+{
+    struct test_pool source = pool_make(N, -1);
+    uint8_t qualities[N / KNI_BLOCK_TOKENS];
+    struct kni_publish_stats ps;
+    (void)state;
+    prompt_fill(prompt, N);
+    for (uint32_t bad = 0; bad < N / KNI_BLOCK_TOKENS; bad++) {
+        struct fake_store *s = fake_open();
+        struct kni_fetcher *f = fetcher_on(s, 2, 0);
+        void *cookie;
+        enum kn_status status;
+        memset(qualities, KN_KV_QUALITY_EXACT, sizeof qualities);
+        qualities[bad] = KN_KV_QUALITY_FINE;
+        assert_int_equal(kni_publish_submit(f, prompt, N, NULL, &source.view, qualities, NULL), KN_OK);
+        while (!kni_publish_poll(f, &cookie, &status))
+            kni_fetcher_wait(f, 1000);
+        assert_int_equal(status, KN_OK);
+        assert_int_equal(fake_read(s, &s->n_puts), bad * KNI_BLOCK_TOKENS / CHUNK);
+        kni_publish_get_stats(f, &ps);
+        assert_int_equal(ps.n_refused, 1);
+        assert_int_equal(ps.n_errors, 0);
+        kni_fetcher_close(&f);
+    }
     pool_free(&source);
 }
 
@@ -71,7 +99,7 @@ static void the_queue_is_bounded(void **state)
     struct fake_store *s = fake_open();
     struct kni_fetcher *f = fetcher_on(s, 1, 0);
     FAKE_SET(s, s->put_gate = true);
-    while (n < 1000 && (one = kni_publish_submit(f, prompt, CHUNK, NULL, &source.view, &source)) == KN_OK)
+    while (n < 1000 && (one = kni_publish_submit(f, prompt, CHUNK, NULL, &source.view, NULL, &source)) == KN_OK)
         n++;
     assert_int_equal(one, KN_E_FULL);
     assert_true(n >= KNI_FETCH_MAX_PUBLISHES && n <= KNI_FETCH_MAX_PUBLISHES + 1);
@@ -112,7 +140,7 @@ static void close_drops_what_has_not_begun(void **state)
     s->closed = &closed;
     FAKE_SET(s, s->put_gate = true);
     for (int i = 0; i < 20; i++)
-        assert_int_equal(kni_publish_submit(f, prompt, N, NULL, &source.view, NULL), KN_OK);
+        assert_int_equal(kni_publish_submit(f, prompt, N, NULL, &source.view, NULL, NULL), KN_OK);
     fake_await_waiting(s, 1);
     assert_int_equal(pthread_create(&t, NULL, release_soon, s), 0);
     kni_fetcher_close(&f); /* waits for the put that is under way, no more */
@@ -136,7 +164,7 @@ static void allocations_may_fail(void **state)
         enum kn_status st = KN_OK;
         void *cookie;
         kni_alloc_fault_arm(n, false);
-        if (kni_fetcher_open_on(&f, &o, &s->base, &err) == KN_OK && kni_publish_submit(f, prompt, N, NULL, &source.view, NULL) == KN_OK)
+        if (kni_fetcher_open_on(&f, &o, &s->base, &err) == KN_OK && kni_publish_submit(f, prompt, N, NULL, &source.view, NULL, NULL) == KN_OK)
             while (!kni_publish_poll(f, &cookie, &st))
                 kni_fetcher_wait(f, 1000);
         hit = kni_alloc_fault_hit();
@@ -198,6 +226,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_process_publishes_another_fetches), /* first: it forks, so no threads may exist yet */
         cmocka_unit_test(only_whole_chunks_are_published),
+        cmocka_unit_test(nothing_is_named_better_than_it_is),
         cmocka_unit_test(errors_are_returned_and_said_once),
         cmocka_unit_test(the_queue_is_bounded),
         cmocka_unit_test(close_drops_what_has_not_begun),

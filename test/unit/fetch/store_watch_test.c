@@ -161,10 +161,10 @@ static void puts_that_hang_hold_no_blocks(void **state)
     prompt_fill(prompt, N);
     struct kni_fetcher *f = open_on(s, 1, LONG_MS, 0, 1500, 0);
     FAKE_SET(s, s->put_gate = true);
-    assert_int_equal(kni_publish_submit(f, prompt, N, "a", &first.view, &marks[0]), KN_OK);
+    assert_int_equal(kni_publish_submit(f, prompt, N, "a", &first.view, NULL, &marks[0]), KN_OK);
     fake_await_waiting(s, 1);
     for (int i = 1; i < 4; i++)
-        assert_int_equal(kni_publish_submit(f, prompt, N, "b", &source.view, &marks[i]), KN_OK);
+        assert_int_equal(kni_publish_submit(f, prompt, N, "b", &source.view, NULL, &marks[i]), KN_OK);
     while (n_back < 4) {
         kni_fetcher_wait(f, 20);
         if (!kni_publish_poll(f, &cookie, &st))
@@ -173,7 +173,7 @@ static void puts_that_hang_hold_no_blocks(void **state)
         assert_int_equal(st, KN_E_TIMEOUT);
     }
     memset(first.view.base, 0x55, first.n_values * 2);
-    assert_int_equal(kni_publish_submit(f, prompt, N, "b", &source.view, &marks[4]), KN_OK); /* nobody is there to work on it */
+    assert_int_equal(kni_publish_submit(f, prompt, N, "b", &source.view, NULL, &marks[4]), KN_OK); /* nobody is there to work on it */
     assert_true(kni_publish_poll(f, &cookie, &st));
     assert_ptr_equal(cookie, &marks[4]);
     assert_int_equal(st, KN_E_IO);
@@ -240,7 +240,7 @@ static void closing_does_not_wait_for_ever(void **state)
     await_past(f, job, KNI_FETCH_STATE_LOOKUP);
     fake_await_waiting(s, 1);
     kni_fetch_end(&job);
-    assert_int_equal(kni_publish_submit(f, prompt, N, "b", &source.view, NULL), KN_OK);
+    assert_int_equal(kni_publish_submit(f, prompt, N, "b", &source.view, NULL, NULL), KN_OK);
     fake_await_waiting(s, 2); /* a lookup's and a publisher's, or both the publisher's and another's */
     log_book_take(NULL, 0);
     kni_fetcher_close(&f);

@@ -44,7 +44,7 @@ static void test_states(void **state)
     assert_int_not_equal(a, b);
     struct kni_hash parent = kni_hash_bytes("p", 1), own = kni_hash_bytes("o", 1);
     int32_t tokens[16] = {5};
-    assert_true(kni_prefix_index_insert(kni_pool_index(pool), a, &parent, &own, tokens));
+    assert_true(kni_prefix_index_insert(kni_pool_index(pool), a, &parent, &own, tokens, KN_KV_QUALITY_EXACT));
     assert_false(kni_pool_is_writable(pool, a));
     assert_true(kni_pool_is_writable(pool, b));
     kni_pool_ref(pool, b);
@@ -79,12 +79,12 @@ static void test_check_finds_damage(void **state)
     assert_true(kni_pool_take(pool, &a));
     struct kni_hash parent = kni_hash_bytes("p", 1), own = kni_hash_bytes("o", 1);
     int32_t tokens[16] = {5};
-    assert_true(kni_prefix_index_insert(kni_pool_index(pool), a, &parent, &own, tokens));
+    assert_true(kni_prefix_index_insert(kni_pool_index(pool), a, &parent, &own, tokens, KN_KV_QUALITY_EXACT));
     kni_pool_unref(pool, a);
     assert_null(kni_pool_check(pool));
     kni_prefix_index_remove(kni_pool_index(pool), a); /* behind the pool's back: a cached block without a prefix */
     assert_non_null(kni_pool_check(pool));
-    assert_true(kni_prefix_index_insert(kni_pool_index(pool), a, &parent, &own, tokens));
+    assert_true(kni_prefix_index_insert(kni_pool_index(pool), a, &parent, &own, tokens, KN_KV_QUALITY_EXACT));
     assert_null(kni_pool_check(pool));
     kni_pool_index(pool)->entries[a].own.bytes[0] ^= 1; /* in a bucket where it does not belong */
     assert_non_null(kni_pool_check(pool));

@@ -60,6 +60,8 @@ static inline void bed_open_opts(struct bed *b, uint32_t n_blocks, uint32_t pref
     so.max_running = max_running;
     so.n_vocab = KN_FAKE_VOCAB;
     so.pick = pick;
+    if (!so.fetch_quality)
+        so.fetch_quality = KN_KV_QUALITY_EXACT;
     assert_int_equal(kni_sched_open(&b->sched, &so), KN_OK);
 }
 
