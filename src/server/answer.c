@@ -38,8 +38,8 @@ static bool find_stop(struct kni_answer *a, size_t old)
         found = true;
     }
     if (found) {
-        a->bytes.n = best_at;
-        a->bytes.data[best_at] = '\0';
+        a->bytes.n = a->include_stop ? best_end : best_at;
+        a->bytes.data[a->bytes.n] = '\0';
     }
     return found;
 }

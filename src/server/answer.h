@@ -17,6 +17,7 @@ struct kni_answer {
     const struct kn_model *model;
     char *const *stops; /* borrowed */
     uint32_t n_stops;
+    bool include_stop;    /* the stop string stays; set after init */
     struct kni_buf bytes; /* all text so far, the stop string cut off */
     size_t n_given;       /* of it, may be shown */
     bool stopped;         /* a stop string was met: later tokens are ignored */

@@ -89,6 +89,7 @@ static enum kn_status open_call(struct kni_exchange *x, struct kni_params_prompt
         struct kni_out *out = &x->outs[x->n_outs];
         *out = (struct kni_out){.call = call, .choice = &call->choices[i], .index = x->n_outs, .echo = p->echo ? prompt->text : NULL};
         kni_answer_init(&out->answer, x->api->model, p->stops, p->n_stops);
+        out->answer.include_stop = p->include_stop;
         x->n_outs++;
     }
     x->calls[x->n_calls++] = call;
@@ -126,7 +127,7 @@ bool kni_exchange_wait(struct kni_exchange *x, uint32_t timeout_ms)
 
 /* ---- errors ---- */
 
-static void answer_error(struct kni_http_reply *reply, const struct kni_params_error *e)
+void kni_api_answer_error(struct kni_http_reply *reply, const struct kni_params_error *e)
 {
     kni_http_error(reply, e->status, *e->param ? e->param : NULL, e->code, "%s", e->text);
 }
@@ -258,7 +259,7 @@ static void generate(struct kni_api *api, bool chat, const struct kni_http_reque
     x->api = api;
     x->socket = request->socket;
     if (kni_params_parse(&x->params, chat, api->model, &api->limits, request->body, request->n_body, &error) != KN_OK) {
-        answer_error(reply, &error);
+        kni_api_answer_error(reply, &error);
         goto done;
     }
     enum kn_status s = open_calls(x, request);
@@ -289,7 +290,7 @@ void kni_api_completions(void *user, const struct kni_http_request *request, str
 
 /* ---- what needs no engine ---- */
 
-static void answer_body(struct kni_http_reply *reply, struct kni_buf *body)
+void kni_api_answer_body(struct kni_http_reply *reply, struct kni_buf *body)
 {
     size_t n;
     char *text = kni_buf_take(body, &n);
@@ -321,56 +322,20 @@ void kni_api_models(void *user, const struct kni_http_request *request, struct k
     kni_buf_text(&b, "{\"object\":\"list\",\"data\":[");
     put_model(user, &b);
     kni_buf_text(&b, "]}");
-    answer_body(reply, &b);
+    kni_api_answer_body(reply, &b);
 }
 
 void kni_api_model(void *user, const struct kni_http_request *request, struct kni_http_reply *reply)
 {
-    struct kni_buf b = {0};
-    (void)request;
-    put_model(user, &b);
-    answer_body(reply, &b);
-}
-
-/* A token's text; bytes that are no text as an array of numbers, as llama.cpp does. */
-static void put_piece(const struct kn_model *model, int32_t id, struct kni_buf *b)
-{
-    const char *bytes = "";
-    size_t n = 0;
-    if (kn_model_token_bytes(model, id, &bytes, &n) != KN_OK)
-        n = 0;
-    kni_buf_format(b, "{\"id\":%d,\"piece\":", id);
-    if (kni_render_is_text(bytes, n)) {
-        kni_buf_text(b, "\"");
-        kni_buf_json(b, bytes, n);
-        kni_buf_text(b, "\"}");
-        return;
-    }
-    for (size_t i = 0; i < n; i++)
-        kni_buf_format(b, "%s%u", i ? "," : "[", (unsigned char)bytes[i]);
-    kni_buf_text(b, "]}");
-}
-
-void kni_api_tokenize(void *user, const struct kni_http_request *request, struct kni_http_reply *reply)
-{
+    static const char before[] = "/v1/models/";
     const struct kni_api *api = user;
-    struct kni_params_tokenize t;
-    struct kni_params_error error;
+    const char *name = strncmp(request->path, before, sizeof before - 1) ? "" : request->path + sizeof before - 1;
     struct kni_buf b = {0};
-    if (kni_params_parse_tokenize(&t, api->model, &api->limits, request->body, request->n_body, &error) != KN_OK) {
-        answer_error(reply, &error);
-        kni_free(t.prompt.tokens);
+    if (strcmp(name, api->limits.model_name)) {
+        kni_http_error(reply, 404, "model", "model_not_found", "there is no model \"%.100s\" here: this server has \"%.100s\" (GET /v1/models)", name,
+                       api->limits.model_name);
         return;
     }
-    kni_buf_format(&b, "{\"count\":%u,\"max_model_len\":%u,\"tokens\":[", t.prompt.n_tokens, api->limits.n_ctx);
-    for (uint32_t i = 0; i < t.prompt.n_tokens && !b.failed; i++) {
-        kni_buf_text(&b, i ? "," : "");
-        if (t.with_pieces)
-            put_piece(api->model, t.prompt.tokens[i], &b);
-        else
-            kni_buf_format(&b, "%d", t.prompt.tokens[i]);
-    }
-    kni_buf_text(&b, "]}");
-    kni_free(t.prompt.tokens);
-    answer_body(reply, &b);
+    put_model(user, &b);
+    kni_api_answer_body(reply, &b);
 }

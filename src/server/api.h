@@ -22,9 +22,12 @@ struct kni_api {
 void kni_api_chat(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);
 void kni_api_completions(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);
 void kni_api_models(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);
-/* The one model alone: for a route /v1/models/NAME. */
+/* The one model alone, for /v1/models/NAME; 404 for other names. */
 void kni_api_model(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);
+/* api_tokens.c */
 void kni_api_tokenize(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);
+void kni_api_detokenize(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);
+void kni_api_tokenizer_info(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);
 
 /* pages.c: /health, /metrics, /stats, / */
 void kni_page_health(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);

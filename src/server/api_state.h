@@ -71,6 +71,10 @@ struct kni_failure kni_failure_of(enum kn_stop_reason reason, enum kn_status sta
 /* An error as a server-sent event. */
 void kni_render_failure(const struct kni_failure *failure, struct kni_buf *text);
 
+/* A whole JSON answer of 200; takes body's bytes. */
+void kni_api_answer_body(struct kni_http_reply *reply, struct kni_buf *body);
+void kni_api_answer_error(struct kni_http_reply *reply, const struct kni_params_error *error);
+
 /* Answers with the exchange's stream; takes x. */
 void kni_stream_begin(struct kni_exchange *x, struct kni_http_reply *reply);
 /* Waits until some call may have changed, and not longer than that; look at all before each wait. False: the client has gone. */

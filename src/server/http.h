@@ -26,6 +26,7 @@ struct kni_tenant {
 
 /* A request that has arrived whole. Borrowed for the handler's call, but for tenant, which lives as long as the server. */
 struct kni_http_request {
+    const char *path; /* decoded; "/v1/completions" */
     const char *body; /* NUL-terminated, never NULL */
     size_t n_body;
     const struct kni_tenant *tenant;
@@ -51,7 +52,7 @@ struct kni_http_reply {
 typedef void (*kni_http_fn)(void *user, const struct kni_http_request *request, struct kni_http_reply *reply);
 
 struct kni_http_route {
-    const char *method, *path; /* "POST", "/v1/completions"; exact. HEAD is answered where GET is */
+    const char *method, *path; /* "POST", "/v1/completions"; exact, but for a '*' at the end. HEAD is answered where GET is */
     enum kni_route route;
     kni_http_fn fn;
     bool open; /* needs no key */

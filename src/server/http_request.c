@@ -82,6 +82,13 @@ static bool method_fits(const char *method, const char *route)
     return !strcmp(method, route) || (!strcmp(method, MHD_HTTP_METHOD_HEAD) && !strcmp(route, MHD_HTTP_METHOD_GET));
 }
 
+/* A route's path may end with "*", which stands for anything. */
+static bool path_fits(const char *url, const char *path)
+{
+    size_t n = strlen(path);
+    return path[n - 1] == '*' ? !strncmp(url, path, n - 1) : !strcmp(url, path);
+}
+
 static void judge(struct request *request)
 {
     request->judged = true;
@@ -108,7 +115,7 @@ static void find_route(const struct kni_http *http, struct request *request, con
     size_t n = 0;
     for (uint32_t i = 0; i < http->n_routes; i++) {
         const struct kni_http_route *r = &http->routes[i];
-        if (strcmp(url, r->path))
+        if (!path_fits(url, r->path))
             continue;
         request->label = r->route;
         if (method_fits(method, r->method)) {
@@ -167,7 +174,7 @@ static void find_tenant(const struct kni_http *http, struct request *request, co
     judge(request);
     request->verdict.challenge = true;
     kni_http_error(&request->verdict.reply, 401, NULL, "invalid_api_key", "%s", key ? "the API key is not one of this server's" :
-                   "this server wants an API key: send it as \"Authorization: Bearer KEY\"");
+                   "this server wants an API key: send it as \"Authorization: Bearer KEY\" or as \"X-Api-Key: KEY\"");
 }
 
 /* ---- head */
@@ -270,12 +277,13 @@ refuse:
     return MHD_NO;
 }
 
-static enum MHD_Result finish(struct kni_http_conn *conn, struct request *request, struct MHD_Connection *connection)
+static enum MHD_Result finish(struct kni_http_conn *conn, struct request *request, struct MHD_Connection *connection, const char *url)
 {
     if (request->answered)
         return MHD_YES; /* not called again then, says libmicrohttpd */
     if (!request->judged) {
-        struct kni_http_request view = {.body = "", .n_body = request->n_body, .tenant = request->tenant, .socket = conn->guard.fd};
+        struct kni_http_request view = {.path = url, .body = "", .n_body = request->n_body, .tenant = request->tenant,
+                                        .socket = conn->guard.fd};
         if (request->n_body) {
             request->body[request->n_body] = 0;
             view.body = request->body;
@@ -304,7 +312,7 @@ enum MHD_Result kni_http_on_access(void *cls, struct MHD_Connection *connection,
     if (!*request)
         return begin(conn, connection, url, method, request);
     if (!*n_upload)
-        return finish(conn, *request, connection);
+        return finish(conn, *request, connection, url);
     enum MHD_Result result = collect(conn, *request, upload, *n_upload);
     *n_upload = 0;
     return result;

@@ -15,7 +15,7 @@
 
 #include "base/alloc.h"
 
-enum { MAX_DEPTH = 64, MAX_VALUES = 1 << 20, MAX_TOKENIZE_BYTES = 1 << 20 };
+enum { MAX_DEPTH = 64, MAX_VALUES = 1 << 20 };
 
 bool kni_params_fail(struct kni_params_reader *r, enum kn_status status, const char *code, const char *param, const char *format, ...)
 {
@@ -77,37 +77,10 @@ bool kni_params_load(struct kni_params_reader *r, json_t **json, const char *bod
         return false;
     *json = json_loadb(body, n_body, JSON_REJECT_DUPLICATES, &e);
     if (!*json)
-        return kni_params_fail(r, KN_E_FORMAT, "invalid_json", NULL, "the body is no JSON that we take: line %d, column %d (byte %d): %s", e.line,
-                               e.column, e.position, e.text);
+        return kni_params_fail_json(r, body, n_body, &e);
     if (!json_is_object(*json))
         return kni_params_fail(r, KN_E_FORMAT, NULL, NULL, "the body is %s: send a JSON object", kni_params_type(*json));
     r->root = *json;
-    return true;
-}
-
-static bool take_model(struct kni_params_reader *r)
-{
-    const json_t *v = kni_params_get(r, "model");
-    if (!v)
-        return true;
-    if (!json_is_string(v))
-        return kni_params_fail(r, KN_E_FORMAT, NULL, "model", "model is %s: it must be a string", kni_params_type(v));
-    if (strcmp(json_string_value(v), r->limits->model_name))
-        return kni_params_fail(r, KN_E_ARG, "model_not_found", "model", "there is no model \"%.100s\" here: this server has \"%.100s\"; leave model away or "
-                               "name that (GET /v1/models)", json_string_value(v), r->limits->model_name);
-    return true;
-}
-
-/* max_tokens and, for chats, its newer name. 0: none given. */
-static bool take_max_tokens(struct kni_params_reader *r, bool chat, uint32_t *out)
-{
-    int64_t n = chat ? 0 : 16;
-    bool given = false;
-    if (chat && !kni_params_integer(r, "max_completion_tokens", 1, INT32_MAX, &n, &given))
-        return false;
-    if (!given && !kni_params_integer(r, "max_tokens", 1, INT32_MAX, &n, &given))
-        return false;
-    *out = (uint32_t)n;
     return true;
 }
 
@@ -116,11 +89,11 @@ enum kn_status kni_params_parse(struct kni_params *out, bool chat, const struct 
 {
     struct kni_params_reader r = {.model = model, .limits = limits, .error = error};
     json_t *json;
-    uint32_t wanted = 0;
+    r.route = chat ? KNI_PARAMS_ROUTE_CHAT : KNI_PARAMS_ROUTE_COMPLETIONS;
     *out = (struct kni_params){.chat = chat};
     *error = (struct kni_params_error){0};
-    if (kni_params_load(&r, &json, body, n_body) && take_model(&r) && kni_params_fields(&r, out) && take_max_tokens(&r, chat, &wanted))
-        kni_params_prompts(&r, out, wanted);
+    if (kni_params_load(&r, &json, body, n_body) && kni_params_fields(&r, out))
+        kni_params_prompts(&r, out, out->max_tokens);
     json_decref(json);
     return r.status;
 }
@@ -136,56 +109,4 @@ void kni_params_fini(struct kni_params *params)
         kni_free(params->stops[i]);
     kni_free(params->salt);
     *params = (struct kni_params){0};
-}
-
-/* The text to tokenize and how; false when none of its fields is there. */
-static bool find_text(struct kni_params_reader *r, const json_t **text, unsigned *flags)
-{
-    static const char *const names[] = {"content", "prompt", "text"};
-    bool special = true, bos = false;
-    const char *name = NULL;
-    for (size_t i = 0; i < 3; i++) {
-        const json_t *v = kni_params_get(r, names[i]);
-        if (v && *text)
-            return kni_params_fail(r, KN_E_ARG, NULL, names[i], "both %s and %s are given: give one text", name, names[i]);
-        if (v) {
-            *text = v;
-            name = names[i];
-            bos = i > 0; /* llama.cpp's form has none unless said, vLLM's has */
-        }
-    }
-    if (!*text)
-        return kni_params_fail(r, KN_E_ARG, NULL, "content", "there is no text to tokenize: give content (or prompt, or text) or messages");
-    if (!json_is_string(*text))
-        return kni_params_fail(r, KN_E_FORMAT, NULL, name, "%s is %s: it must be a string", name, kni_params_type(*text));
-    if (!kni_params_bool(r, "add_special", &bos) || !kni_params_bool(r, "add_special_tokens", &bos) || !kni_params_bool(r, "parse_special", &special))
-        return false;
-    *flags = (special ? KN_TOKENIZE_SPECIAL : 0u) | (bos ? KN_TOKENIZE_BOS : 0u);
-    return true;
-}
-
-enum kn_status kni_params_parse_tokenize(struct kni_params_tokenize *out, const struct kn_model *model, const struct kni_params_limits *limits,
-                                         const char *body, size_t n_body, struct kni_params_error *error)
-{
-    struct kni_params_reader r = {.model = model, .limits = limits, .error = error, .any_length = true};
-    json_t *json = NULL;
-    const json_t *text = NULL;
-    unsigned flags = 0;
-    bool reply = true;
-    *out = (struct kni_params_tokenize){0};
-    *error = (struct kni_params_error){0};
-    if (n_body > MAX_TOKENIZE_BYTES) {
-        kni_params_fail(&r, KN_E_ARG, NULL, NULL, "the body has %zu bytes: at most %d are tokenized at once; split the text", n_body, MAX_TOKENIZE_BYTES);
-        goto done;
-    }
-    if (!kni_params_load(&r, &json, body, n_body) || !take_model(&r) || !kni_params_bool(&r, "with_pieces", &out->with_pieces) ||
-        !kni_params_bool(&r, "return_token_strs", &out->with_pieces) || !kni_params_bool(&r, "add_generation_prompt", &reply))
-        goto done;
-    if (kni_params_get(&r, "messages"))
-        kni_params_messages(&r, reply, &out->prompt);
-    else if (find_text(&r, &text, &flags))
-        kni_params_tokens(&r, "content", json_string_value(text), json_string_length(text), flags, &out->prompt);
-done:
-    json_decref(json);
-    return r.status;
 }

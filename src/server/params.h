@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bodies of /v1/chat/completions, /v1/completions and /tokenize: hostile bytes in, checked parameters or one clear error out.
+ * Bodies of /v1/chat/completions, /v1/completions, /tokenize and /detokenize: hostile bytes in, checked parameters or one clear error
+ * out.
  * Pure functions of bytes and model, so that a fuzz target can call them.
  *
- * Unknown fields are ignored when they cannot change the answer; fields of OpenAI's interface that we do not have (tools, logit_bias, ...)
- * are refused by name unless they hold their neutral value, because silently ignoring them would give a wrong answer.
+ * What becomes of each field is in params_table.h: those that change the answer are done, or refused by name.
  */
 #ifndef KNI_SERVER_PARAMS_H
 #define KNI_SERVER_PARAMS_H
@@ -45,6 +45,7 @@ struct kni_params {
     uint32_t n_top;          /* 0..20 */
     char *salt;              /* the request's own cache_salt or NULL */
     bool ignore_eos, no_fetch, no_publish; /* our extensions: ignore_eos, kv_fetch, kv_publish (both true unless said) */
+    bool include_stop;       /* the stop string that ended the text stays in it */
 };
 
 /* KN_OK, or KN_E_FORMAT / KN_E_ARG / KN_E_UNSUPPORTED / KN_E_CONTEXT / KN_E_NOMEM / KN_E_IO with *error filled. fini accepts both. */
@@ -52,12 +53,21 @@ enum kn_status kni_params_parse(struct kni_params *out, bool chat, const struct 
                                 const char *body, size_t n_body, struct kni_params_error *error);
 void kni_params_fini(struct kni_params *params);
 
-/* Body of /tokenize: llama.cpp's {"content", "add_special", "parse_special", "with_pieces"}, vLLM's {"prompt", "add_special_tokens"}
- * or {"messages", "add_generation_prompt"}. */
-struct kni_params_tokenize { struct kni_params_prompt prompt; bool with_pieces; };
+/* Bodies of /tokenize (llama.cpp's and vLLM's forms) and /detokenize; see params_tokenize.c. */
+struct kni_params_tokenize {
+    struct kni_params_prompt prompt;
+    bool with_pieces;  /* tokens as {"id", "piece"} */
+    bool with_strings; /* "token_strs" beside the tokens */
+};
+struct kni_params_detokenize {
+    char *text; /* kni_alloc'ed */
+    size_t n_text;
+};
 
-/* As kni_params_parse; release prompt.tokens with kni_free. */
+/* As kni_params_parse; release prompt.tokens, or text, with kni_free. */
 enum kn_status kni_params_parse_tokenize(struct kni_params_tokenize *out, const struct kn_model *model, const struct kni_params_limits *limits,
                                          const char *body, size_t n_body, struct kni_params_error *error);
+enum kn_status kni_params_parse_detokenize(struct kni_params_detokenize *out, const struct kn_model *model, const struct kni_params_limits *limits,
+                                           const char *body, size_t n_body, struct kni_params_error *error);
 
 #endif

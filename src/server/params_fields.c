@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fields that say how to generate. Three kinds:
+ * Fields that say how to generate. params_table.c says of each what becomes of it:
  *
- *     ours       range-checked numbers, flags, stop strings
- *     not ours   refused by name unless neutral: null, 0, false, "", "none", [], {} or what the table says
- *     the rest   ignored: unknown, or without influence on the answer (user, metadata, store, ...)
+ *     done       range-checked numbers, flags, stop strings: read here, by name
+ *     refused    by kni_params_members, before anything is read
+ *     ignored    and so is what nobody knows
  *
  * jansson has checked the JSON; numbers are finite (it refuses what does not fit a double or 64 bits).
  */
@@ -45,81 +45,116 @@ bool kni_params_bool(struct kni_params_reader *r, const char *name, bool *out)
     return r->status == KN_OK;
 }
 
-bool kni_params_number(struct kni_params_reader *r, const char *name, double low, double high, double *out)
+bool kni_params_fail_range(struct kni_params_reader *r, enum kn_status status, const struct kni_field *f, const char *what)
 {
+    char range[96];
+    kni_field_range(f, r->limits->max_choices, range, sizeof range);
+    return kni_params_fail(r, status, NULL, f->name, "%s is %s: it must be %s%s", f->name, what, range,
+                           f->kind == KNI_FIELD_KIND_INTEGER && status == KN_E_FORMAT ? ", written without point or exponent" : "");
+}
+
+bool kni_params_number(struct kni_params_reader *r, const char *name, double *out)
+{
+    const struct kni_field *f = kni_field_find("", name);
     const json_t *v = kni_params_get(r, name);
+    char text[32];
     if (!v)
         return r->status == KN_OK;
     if (!json_is_number(v))
-        return kni_params_fail(r, KN_E_FORMAT, NULL, name, "%s is %s: it must be a number", name, kni_params_type(v));
+        return kni_params_fail_range(r, KN_E_FORMAT, f, kni_params_type(v));
     double x = json_number_value(v);
-    if (!(x >= low && x <= high))
-        return kni_params_fail(r, KN_E_ARG, NULL, name, "%s is %g: it must be from %g to %g", name, x, low, high);
+    snprintf(text, sizeof text, "%g", x);
+    if (!(x >= (double)f->low && x <= (double)f->high))
+        return kni_params_fail_range(r, KN_E_ARG, f, text);
     *out = x;
     return r->status == KN_OK;
 }
 
-bool kni_params_integer(struct kni_params_reader *r, const char *name, int64_t low, int64_t high, int64_t *out, bool *given)
+bool kni_params_integer(struct kni_params_reader *r, const char *name, int64_t *out, bool *given)
 {
+    const struct kni_field *f = kni_field_find("", name);
     const json_t *v = kni_params_get(r, name);
+    const int64_t most = r->limits->max_choices;
+    char text[32];
     if (given)
         *given = v != NULL;
     if (!v)
         return r->status == KN_OK;
     if (!json_is_integer(v))
-        return kni_params_fail(r, KN_E_FORMAT, NULL, name, "%s is %s: it must be an integer, written without point or exponent", name,
-                               kni_params_type(v));
+        return kni_params_fail_range(r, KN_E_FORMAT, f, kni_params_type(v));
     json_int_t x = json_integer_value(v);
-    if (x < low || x > high)
-        return kni_params_fail(r, KN_E_ARG, NULL, name, "%s is %lld: it must be from %lld to %lld", name, (long long)x, (long long)low, (long long)high);
+    snprintf(text, sizeof text, "%lld", (long long)x);
+    if (x < f->low || x > f->high || (!strcmp(name, "n") && x > most))
+        return kni_params_fail_range(r, KN_E_ARG, f, text);
     *out = x;
     return r->status == KN_OK;
 }
 
-/* What we do not have, and the value besides the general ones that leaves the answer as it is. */
-static const struct { const char *name, *text; int one; } not_ours[] = {
-    {"presence_penalty", NULL, 0},   {"frequency_penalty", NULL, 0}, {"logit_bias", NULL, 0},       {"tools", NULL, 0},
-    {"tool_choice", "auto", 0},      {"functions", NULL, 0},         {"function_call", "auto", 0},  {"audio", NULL, 0},
-    {"suffix", NULL, 0},             {"web_search_options", NULL, 0}, {"n_predict", NULL, 0},
-    /* vLLM's and llama.cpp's */
-    {"grammar", NULL, 0},            {"json_schema", NULL, 0},       {"guided_json", NULL, 0},      {"guided_regex", NULL, 0},
-    {"guided_choice", NULL, 0},      {"guided_grammar", NULL, 0},    {"structured_outputs", NULL, 0}, {"min_tokens", NULL, 0},
-    {"stop_token_ids", NULL, 0},     {"bad_words", NULL, 0},         {"use_beam_search", NULL, 0},  {"length_penalty", NULL, 1},
-    {"prompt_logprobs", NULL, 0},    {"typical_p", NULL, 1},         {"mirostat", NULL, 0},         {"dry_multiplier", NULL, 0},
-    {"xtc_probability", NULL, 0},    {"dynatemp_range", NULL, 0},    {"chat_template", NULL, 0},    {"chat_template_kwargs", NULL, 0},
-    {"continue_final_message", NULL, 0}, {"documents", NULL, 0},     {"include_stop_str_in_output", NULL, 0},
-};
-
-static bool neutral(const json_t *v, const char *text, int one)
+/* Whether text is one of those in list, which are separated by blanks. */
+static bool is_listed(const char *text, const char *list)
 {
+    const size_t n = strlen(text);
+    for (const char *at = list; at && n && !strchr(text, ' '); at = strchr(at, ' ')) {
+        at += *at == ' ';
+        if (!strncmp(at, text, n) && (at[n] == ' ' || !at[n]))
+            return true;
+    }
+    return false;
+}
+
+/* The two whose neutral value is not a plain one. */
+static bool is_plain_text(const char *name, const json_t *v)
+{
+    const json_t *only = json_array_get(v, 0), *type = json_object_get(v, "type");
+    if (!strcmp(name, "modalities"))
+        return json_array_size(v) == 1 && json_is_string(only) && !strcmp(json_string_value(only), "text");
+    return !strcmp(name, "response_format") && json_is_string(type) && !strcmp(json_string_value(type), "text");
+}
+
+static bool is_neutral(const struct kni_field *f, const json_t *v)
+{
+    const double x = json_number_value(v);
     switch (json_typeof(v)) {
-    case JSON_OBJECT: return !json_object_size(v);
-    case JSON_ARRAY: return !json_array_size(v);
-    case JSON_STRING: return !json_string_length(v) || !strcmp(json_string_value(v), "none") || (text && !strcmp(json_string_value(v), text));
-    case JSON_INTEGER: case JSON_REAL: return json_number_value(v) == 0 || (one && json_number_value(v) == 1);
-    case JSON_TRUE: return one;
-    case JSON_FALSE: return !one;
+    case JSON_OBJECT: return (f->neutral & KNI_NEUTRAL_OBJECT && !json_object_size(v)) || is_plain_text(f->name, v);
+    case JSON_ARRAY: return (f->neutral & KNI_NEUTRAL_LIST && !json_array_size(v)) || is_plain_text(f->name, v);
+    case JSON_STRING:
+        return json_string_length(v) ? is_listed(json_string_value(v), f->neutral_texts) : (f->neutral & KNI_NEUTRAL_TEXT) != 0;
+    case JSON_INTEGER: case JSON_REAL:
+        return (f->neutral & KNI_NEUTRAL_ZERO && x == 0) || (f->neutral & KNI_NEUTRAL_ONE && x == 1) || (f->neutral & KNI_NEUTRAL_MINUS && x == -1);
+    case JSON_TRUE: return (f->neutral & KNI_NEUTRAL_TRUE) != 0;
+    case JSON_FALSE: return (f->neutral & KNI_NEUTRAL_FALSE) != 0;
     case JSON_NULL: break;
     }
     return true;
 }
 
-static bool refuse_what_is_not_ours(struct kni_params_reader *r)
+bool kni_params_members(struct kni_params_reader *r, const char *group, const char *path, const json_t *object)
 {
-    for (size_t i = 0; i < sizeof not_ours / sizeof *not_ours; i++) {
-        const json_t *v = kni_params_get(r, not_ours[i].name);
-        if (v && !neutral(v, not_ours[i].text, not_ours[i].one))
-            return kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_parameter", not_ours[i].name, "%s is not supported by this server: leave it away",
-                                   not_ours[i].name);
+    const char *name;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)object, name, v) {
+        const struct kni_field *f = kni_field_find(group, name);
+        char param[sizeof r->error->param];
+        if (!f || f->rules[r->route] != 'r' || is_neutral(f, v))
+            continue;
+        snprintf(param, sizeof param, "%s%s", path, name);
+        return kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_parameter", param, "%s is not supported by this server's %s: leave it away%s%s%s",
+                               param, kni_params_route_name(r->route), f->note ? " (" : "", f->note ? f->note : "", f->note ? ")" : "");
     }
-    const json_t *format = kni_params_get(r, "response_format"), *type = json_object_get(format, "type");
-    if (format && (!json_is_object(format) || (json_object_size(format) && (!json_is_string(type) || strcmp(json_string_value(type), "text")))))
-        return kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_parameter", "response_format",
-                               "response_format is not supported but for {\"type\": \"text\"}: leave it away");
-    const json_t *modes = kni_params_get(r, "modalities"), *mode = json_array_get(modes, 0);
-    if (modes && (!json_is_array(modes) || json_array_size(modes) > 1 || (mode && (!json_is_string(mode) || strcmp(json_string_value(mode), "text")))))
-        return kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_parameter", "modalities", "modalities other than [\"text\"] are not supported");
-    return true;
+    return r->status == KN_OK;
+}
+
+bool kni_params_model(struct kni_params_reader *r)
+{
+    const json_t *v = kni_params_get(r, "model");
+    if (!v)
+        return r->status == KN_OK;
+    if (!json_is_string(v))
+        return kni_params_fail(r, KN_E_FORMAT, NULL, "model", "model is %s: it must be a string", kni_params_type(v));
+    if (strcmp(json_string_value(v), r->limits->model_name))
+        return kni_params_fail(r, KN_E_ARG, "model_not_found", "model", "there is no model \"%.100s\" here: this server has \"%.100s\"; leave model "
+                               "away or name that (GET /v1/models)", json_string_value(v), r->limits->model_name);
+    return r->status == KN_OK;
 }
 
 static bool add_stop(struct kni_params_reader *r, struct kni_params *out, const json_t *v)
@@ -155,7 +190,7 @@ static bool take_stops(struct kni_params_reader *r, struct kni_params *out)
 static bool draw_seed(struct kni_params_reader *r, struct kni_params *out)
 {
     int64_t seed = 0;
-    if (!kni_params_integer(r, "seed", INT64_MIN, INT64_MAX, &seed, &out->seed_given))
+    if (!kni_params_integer(r, "seed", &seed, &out->seed_given))
         return false;
     out->sampler.seed = (uint64_t)seed;
     if (!out->seed_given && getrandom(&out->sampler.seed, sizeof out->sampler.seed, 0) != (ssize_t)sizeof out->sampler.seed)
@@ -167,8 +202,8 @@ static bool take_penalty(struct kni_params_reader *r, struct kn_sampler_opts *s)
 {
     double penalty = 1;
     int64_t last = 64;
-    if (!kni_params_number(r, "repetition_penalty", 0, 10, &penalty) || !kni_params_number(r, "repeat_penalty", 0, 10, &penalty) ||
-        !kni_params_integer(r, "repeat_last_n", -1, INT32_MAX, &last, NULL))
+    if (!kni_params_number(r, "repetition_penalty", &penalty) || !kni_params_number(r, "repeat_penalty", &penalty) ||
+        !kni_params_integer(r, "repeat_last_n", &last, NULL))
         return false;
     if (last < 0 || last > r->limits->n_ctx) /* llama.cpp's -1: the whole context */
         last = r->limits->n_ctx;
@@ -183,8 +218,8 @@ static bool take_sampler(struct kni_params_reader *r, struct kni_params *out)
     struct kn_sampler_opts *s = &out->sampler;
     double temperature = 1, top_p = 1, min_p = 0;
     int64_t top_k = 0;
-    if (!kni_params_number(r, "temperature", 0, 2, &temperature) || !kni_params_number(r, "top_p", 0, 1, &top_p) ||
-        !kni_params_number(r, "min_p", 0, 1, &min_p) || !kni_params_integer(r, "top_k", -1, INT32_MAX, &top_k, NULL) || !take_penalty(r, s))
+    if (!kni_params_number(r, "temperature", &temperature) || !kni_params_number(r, "top_p", &top_p) ||
+        !kni_params_number(r, "min_p", &min_p) || !kni_params_integer(r, "top_k", &top_k, NULL) || !take_penalty(r, s))
         return false;
     s->temperature = (float)temperature;
     s->top_p = top_p < 1e-6 ? 1e-6f : (float)top_p; /* 0 would be "off" to the sampler; here it means the likeliest only */
@@ -208,20 +243,27 @@ static bool take_stream(struct kni_params_reader *r, struct kni_params *out)
         return kni_params_fail(r, KN_E_FORMAT, NULL, "stream_options.include_usage", "stream_options.include_usage is %s: it must be true or false",
                                kni_params_type(usage));
     out->include_usage = json_is_true(usage);
-    return true;
+    return kni_params_members(r, "stream_options.", "stream_options.", v);
 }
 
+/* Completions: a number of alternatives. Chats: a flag, and the number beside it. */
 static bool take_logprobs(struct kni_params_reader *r, struct kni_params *out)
 {
+    const json_t *v = kni_params_get(r, "logprobs");
     int64_t top = 0;
     bool given;
     if (!out->chat) {
-        if (!kni_params_integer(r, "logprobs", 0, KNI_CALL_MAX_TOP, &top, &out->logprobs) || !kni_params_bool(r, "echo", &out->echo))
+        if (v && (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > KNI_CALL_MAX_TOP))
+            return kni_params_fail(r, json_is_integer(v) ? KN_E_ARG : KN_E_FORMAT, NULL, "logprobs", "logprobs is %s: completions take an integer from 0 "
+                                   "to %u, the alternatives of each token", json_is_integer(v) ? "out of range" : kni_params_type(v), KNI_CALL_MAX_TOP);
+        if (!kni_params_bool(r, "echo", &out->echo))
             return false;
+        out->logprobs = v != NULL;
+        top = json_integer_value(v);
         if (out->logprobs && out->echo)
             return kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_parameter", "echo", "echo together with logprobs is not supported: leave one away");
     } else {
-        if (!kni_params_bool(r, "logprobs", &out->logprobs) || !kni_params_integer(r, "top_logprobs", 0, KNI_CALL_MAX_TOP, &top, &given))
+        if (!kni_params_bool(r, "logprobs", &out->logprobs) || !kni_params_integer(r, "top_logprobs", &top, &given))
             return false;
         if (top && !out->logprobs)
             return kni_params_fail(r, KN_E_ARG, NULL, "top_logprobs", "top_logprobs is given without logprobs: set logprobs to true");
@@ -234,10 +276,10 @@ static bool take_choices(struct kni_params_reader *r, struct kni_params *out)
 {
     int64_t n = 1, best;
     bool given;
-    if (!kni_params_integer(r, "n", 1, r->limits->max_choices, &n, NULL))
+    if (!kni_params_integer(r, "n", &n, NULL))
         return false;
     best = n;
-    if (!kni_params_integer(r, "best_of", 1, INT32_MAX, &best, &given))
+    if (!kni_params_integer(r, "best_of", &best, &given))
         return false;
     if (best != n)
         return kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_parameter", "best_of", "best_of is not supported but when equal to n: leave it away");
@@ -245,10 +287,31 @@ static bool take_choices(struct kni_params_reader *r, struct kni_params *out)
     return true;
 }
 
+/* The first of its names that is given. 0: to the context's end. */
+static bool take_max_tokens(struct kni_params_reader *r, struct kni_params *out)
+{
+    static const char *const names[] = {"max_completion_tokens", "n_predict", "max_tokens"};
+    int64_t wanted = out->chat ? 0 : 16;
+    bool found = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int64_t n = 0;
+        bool given;
+        if (!kni_params_integer(r, names[i], &n, &given))
+            return false;
+        if (given && !n)
+            return kni_params_fail(r, KN_E_ARG, NULL, names[i], "%s is 0: it must be an integer from 1 to %d", names[i], INT32_MAX);
+        if (given && !found)
+            wanted = n < 0 ? 0 : n;
+        found = found || given;
+    }
+    out->max_tokens = (uint32_t)wanted;
+    return true;
+}
+
 static bool take_extensions(struct kni_params_reader *r, struct kni_params *out)
 {
     const json_t *salt = kni_params_get(r, "cache_salt");
-    bool fetch = true, publish = true;
+    bool fetch = true, publish = true, bos = true;
     if (salt && (!json_is_string(salt) || json_string_length(salt) > 256))
         return kni_params_fail(r, KN_E_FORMAT, NULL, "cache_salt", "cache_salt must be a string of at most 256 bytes");
     if (salt && json_string_length(salt)) {
@@ -256,15 +319,18 @@ static bool take_extensions(struct kni_params_reader *r, struct kni_params *out)
         if (!out->salt)
             return kni_params_fail_memory(r);
     }
-    if (!kni_params_bool(r, "ignore_eos", &out->ignore_eos) || !kni_params_bool(r, "kv_fetch", &fetch) || !kni_params_bool(r, "kv_publish", &publish))
+    if (!kni_params_bool(r, "ignore_eos", &out->ignore_eos) || !kni_params_bool(r, "kv_fetch", &fetch) ||
+        !kni_params_bool(r, "kv_publish", &publish) || !kni_params_bool(r, "no_stop_trim", &out->include_stop) ||
+        !kni_params_bool(r, "include_stop_str_in_output", &out->include_stop) || (!out->chat && !kni_params_bool(r, "add_special_tokens", &bos)))
         return false;
     out->no_fetch = !fetch;
     out->no_publish = !publish;
+    r->no_bos = !bos;
     return true;
 }
 
 bool kni_params_fields(struct kni_params_reader *r, struct kni_params *out)
 {
-    return refuse_what_is_not_ours(r) && take_stream(r, out) && take_choices(r, out) && take_sampler(r, out) && take_stops(r, out) &&
-           take_logprobs(r, out) && take_extensions(r, out);
+    return kni_params_members(r, "", "", r->root) && kni_params_model(r) && take_stream(r, out) && take_choices(r, out) && take_sampler(r, out) &&
+           take_stops(r, out) && take_logprobs(r, out) && take_extensions(r, out) && take_max_tokens(r, out);
 }

@@ -198,7 +198,7 @@ static bool take_content(struct kni_params_reader *r, size_t index, const char *
 static const char *take_role(struct kni_params_reader *r, size_t index, const json_t *message)
 {
     static const char *const roles[][2] = {{"system", "system"}, {"developer", "system"}, {"user", "user"}, {"assistant", "assistant"}};
-    const json_t *role = json_object_get(message, "role"), *calls = json_object_get(message, "tool_calls");
+    const json_t *role = json_object_get(message, "role");
     char param[64];
     snprintf(param, sizeof param, "messages[%zu].role", index);
     if (!json_is_object(message)) {
@@ -209,13 +209,11 @@ static const char *take_role(struct kni_params_reader *r, size_t index, const js
         kni_params_fail(r, KN_E_FORMAT, NULL, param, "message %zu has no role: give system, developer, user or assistant", index);
         return NULL;
     }
-    if (calls && !json_is_null(calls) && json_array_size(calls) != 0) {
-        kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_parameter", "messages", "message %zu holds tool_calls: tools are not supported", index);
-        return NULL;
-    }
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
-        if (!strcmp(json_string_value(role), roles[i][0]))
-            return roles[i][1];
+        if (!strcmp(json_string_value(role), roles[i][0])) {
+            snprintf(param, sizeof param, "messages[%zu].", index);
+            return kni_params_members(r, "messages[].", param, message) ? roles[i][1] : NULL;
+        }
     kni_params_fail(r, KN_E_ARG, NULL, param, "message %zu has the role \"%.60s\": this server takes system, developer, user and assistant", index,
                     json_string_value(role));
     return NULL;
@@ -295,8 +293,8 @@ static bool take_ids(struct kni_params_reader *r, const json_t *v, struct kni_pa
 
 static bool take_prompt(struct kni_params_reader *r, bool echo, const json_t *v, struct kni_params_prompt *out)
 {
-    bool ok = json_is_string(v) ? kni_params_tokens(r, "prompt", json_string_value(v), json_string_length(v), KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS, out)
-                                : take_ids(r, v, out);
+    const unsigned flags = KN_TOKENIZE_SPECIAL | (r->no_bos ? 0u : KN_TOKENIZE_BOS);
+    bool ok = json_is_string(v) ? kni_params_tokens(r, "prompt", json_string_value(v), json_string_length(v), flags, out) : take_ids(r, v, out);
     if (!ok || !echo)
         return ok;
     out->text = json_is_string(v) ? kni_strdup(KNI_ALLOC_TAG_REQUEST, json_string_value(v)) : text_of(r->model, out->tokens, out->n_tokens);

@@ -28,13 +28,15 @@
 #define MAX_KEYS 10000u
 #define MIN_HEADER_BYTES 1024u
 #define MIN_BODY_BYTES 64u
-#define N_ROUTES 8u
 
-static const struct kni_http_route fixed_routes[N_ROUTES] = {
+static const struct kni_http_route routes[] = {
     {"POST", "/v1/chat/completions", KNI_ROUTE_CHAT, kni_api_chat, false},
     {"POST", "/v1/completions", KNI_ROUTE_COMPLETIONS, kni_api_completions, false},
     {"GET", "/v1/models", KNI_ROUTE_MODELS, kni_api_models, false},
+    {"GET", "/v1/models/*", KNI_ROUTE_MODELS, kni_api_model, false},
     {"POST", "/tokenize", KNI_ROUTE_TOKENIZE, kni_api_tokenize, false},
+    {"POST", "/detokenize", KNI_ROUTE_TOKENIZE, kni_api_detokenize, false},
+    {"GET", "/tokenizer_info", KNI_ROUTE_TOKENIZE, kni_api_tokenizer_info, false},
     {"GET", "/health", KNI_ROUTE_HEALTH, kni_page_health, true},
     {"GET", "/metrics", KNI_ROUTE_METRICS, kni_page_metrics, false},
     {"GET", "/stats", KNI_ROUTE_STATS, kni_page_stats, false},
@@ -50,8 +52,7 @@ struct kn_server {
     struct kni_loop *loop;
     struct kni_api api;
     struct kni_http *http;
-    struct kni_http_route routes[N_ROUTES + 1]; /* those that are fixed, and the model's own */
-    char *host, *model_name, *model_path, *allow_origin;
+    char *host, *model_name, *allow_origin;
     struct kn_server_key *keys; /* [n_keys], their strings owned */
     bool has_run;
 };
@@ -102,19 +103,6 @@ static enum kn_status check_opts(const struct kn_server_opts *o, struct kn_err *
     return check_keys(o, err);
 }
 
-/* /v1/models/NAME is a path like the others. */
-static char *name_path(const char *model_name)
-{
-    static const char before[] = "/v1/models/";
-    size_t n = strlen(model_name) + 1, n_bytes;
-    char *path = kni_add_size(n, sizeof before - 1, &n_bytes) ? kni_alloc(KNI_ALLOC_TAG_MISC, n_bytes, 0) : NULL;
-    if (path) {
-        memcpy(path, before, sizeof before - 1);
-        memcpy(path + sizeof before - 1, model_name, n);
-    }
-    return path;
-}
-
 /* The file's name without folder and ".gguf". */
 static char *name_model(const char *path)
 {
@@ -146,9 +134,8 @@ static enum kn_status copy_strings(struct kn_server *s, const struct kn_server_o
     size_t n_bytes;
     s->host = kni_strdup(KNI_ALLOC_TAG_MISC, o->host ? o->host : "127.0.0.1");
     s->model_name = o->model_name ? kni_strdup(KNI_ALLOC_TAG_MISC, o->model_name) : name_model(kn_model_info(s->model)->path);
-    s->model_path = s->model_name ? name_path(s->model_name) : NULL;
     s->allow_origin = o->allow_origin ? kni_strdup(KNI_ALLOC_TAG_MISC, o->allow_origin) : NULL;
-    if (!s->host || !s->model_path || (o->allow_origin && !s->allow_origin))
+    if (!s->host || !s->model_name || (o->allow_origin && !s->allow_origin))
         return KN_E_NOMEM;
     s->opts.host = s->host;
     s->opts.allow_origin = s->allow_origin;
@@ -202,9 +189,8 @@ static enum kn_status open_parts(struct kn_server *s, struct kn_err *err)
                               .wait_timeout_ms = s->opts.wait_timeout_ms,
                               .request_timeout_ms = s->opts.request_timeout_ms,
                               .created_s = kni_wall_s()};
-    memcpy(s->routes, fixed_routes, sizeof fixed_routes);
-    s->routes[N_ROUTES] = (struct kni_http_route){"GET", s->model_path, KNI_ROUTE_MODELS, kni_api_model, false};
-    struct kni_http_opts ho = {.server = &s->opts, .routes = s->routes, .n_routes = N_ROUTES + 1, .user = &s->api, .metrics = &s->metrics};
+    struct kni_http_opts ho = {.server = &s->opts, .routes = routes, .n_routes = sizeof routes / sizeof *routes, .user = &s->api,
+                               .metrics = &s->metrics};
     return kni_http_open(&s->http, &ho, err);
 }
 
@@ -296,7 +282,6 @@ void kn_server_close(struct kn_server **server)
     kni_free(s->host);
     kni_free(s->allow_origin);
     kni_free(s->model_name);
-    kni_free(s->model_path);
     kni_free(s);
     *server = NULL;
 }

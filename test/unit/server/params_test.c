@@ -143,7 +143,7 @@ static void neutral_values(void **state)
         {"modalities", "[\"audio\"]"}, {"modalities", "[\"text\",\"audio\"]"}, {"audio", "{\"voice\":\"x\"}"},
         {"best_of", "2"}, {"grammar", "\"root ::= x\""},
         {"guided_json", "{\"type\":\"object\"}"}, {"min_tokens", "4"}, {"typical_p", "0.5"}, {"stop_token_ids", "[2]"}, {"continue_final_message", "true"},
-        {"suffix", "\"tail\""}, {"n_predict", "5"},
+        {"suffix", "\"tail\""},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char body[256];
@@ -190,13 +190,13 @@ static void no_json(void **state)
     refuse(true, "{", KN_E_FORMAT, "", "line 1");
     refuse(true, "{" HI "} x", KN_E_FORMAT, "", "line 1");
     refuse(true, "{" HI ",\"n\":1,\"n\":2}", KN_E_FORMAT, "", "duplicate");
-    refuse(true, "{" HI ",\"seed\":99999999999999999999}", KN_E_FORMAT, "", "integer");
-    refuse(true, "{" HI ",\"temperature\":1e999}", KN_E_FORMAT, "", "overflow");
+    refuse(true, "{" HI ",\"seed\":99999999999999999999}", KN_E_ARG, "seed", "to 9223372036854775807");
+    refuse(true, "{" HI ",\"temperature\":1e999}", KN_E_ARG, "temperature", "from 0 to 2");
     refuse(true, "{" HI ",\"temperature\":NaN}", KN_E_FORMAT, "", "line 1");
-    refuse(true, "{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}", KN_E_FORMAT, "", "byte 0xff");
+    refuse(true, "{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}", KN_E_FORMAT, "messages[0].content", "UTF-8");
     refuse(true, "{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud800\"}]}", KN_E_FORMAT, "", "line 1");
-    refuse(true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]}", KN_E_FORMAT, "", "u0000");
-    refuse_bytes(true, "{" HI ",\"x\":\"\0\"}", sizeof "{" HI ",\"x\":\"\0\"}" - 1, KN_E_FORMAT, "", "line 1");
+    refuse(true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]}", KN_E_FORMAT, "messages[0].content", "holds the character U+0000");
+    refuse_bytes(true, "{" HI ",\"x\":\"\0\"}", sizeof "{" HI ",\"x\":\"\0\"}" - 1, KN_E_FORMAT, "x", "control character 0x00");
 }
 
 static void deep_and_large(void **state)
@@ -247,7 +247,7 @@ static void messages(void **state)
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]", KN_E_UNSUPPORTED, "messages[0].content", "\"image_url\""},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", KN_E_FORMAT, "messages[0].content", "must be"},
         {"[{\"role\":\"user\",\"content\":[\"x\"]}]", KN_E_FORMAT, "messages[0].content", "must be"},
-        {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", KN_E_UNSUPPORTED, "messages", "tool_calls"},
+        {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", KN_E_UNSUPPORTED, "messages[0].tool_calls", "tool_calls"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char body[256];
