@@ -472,8 +472,9 @@ void kn_serve_opts_help(void)
         if (s->group)
             printf("\n%s\n", s->group);
         if (!strcmp(s->name, "api_key_file"))
-            fputs("      --api-key KEY               clients must send one of the keys (repeat for more); others see it in the list of\n"
-                  "                                  processes: a file is better. Keys never share a prefix\n", stdout);
+            fputs("      --api-key KEY               clients must send one of the keys (repeat for more), as Authorization: Bearer KEY or as\n"
+                  "                                  X-Api-Key: KEY; others see it in the list of processes: a file is better. Keys never\n"
+                  "                                  share a prefix\n", stdout);
         help_line(s);
     }
     fputs("\nProgram\n"

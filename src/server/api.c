@@ -70,11 +70,18 @@ static enum kn_status open_call(struct kni_exchange *x, struct kni_params_prompt
     int32_t *tokens = prompt->tokens;
     struct kni_call *call;
     prompt->tokens = NULL;
-    enum kn_status s = kni_call_open(&call, tokens, prompt->n_tokens, p->max_tokens < room ? p->max_tokens : room, p->n, p->logprobs, p->n_top);
+    const bool score = p->echo && p->logprobs;
+    /* without an answer all choices are one */
+    enum kn_status s = kni_call_open(&call, tokens, prompt->n_tokens, p->max_tokens < room ? p->max_tokens : room, p->max_tokens ? p->n : 1,
+                                     p->logprobs, p->n_top);
     if (s != KN_OK)
         return s;
+    if (score && (s = kni_call_score_prompt(call)) != KN_OK) {
+        kni_call_unref(call);
+        return s;
+    }
     call->sampler = p->sampler;
-    call->ignore_stop = p->ignore_eos;
+    call->ignore_stop = p->ignore_eos || score; /* where the prompt is described, the stop token is, too: see kni_out_take */
     call->no_fetch = p->no_fetch;
     call->no_publish = p->no_publish;
     call->wait_ms = x->api->wait_timeout_ms;
@@ -87,7 +94,8 @@ static enum kn_status open_call(struct kni_exchange *x, struct kni_params_prompt
     }
     for (uint32_t i = 0; i < p->n; i++) {
         struct kni_out *out = &x->outs[x->n_outs];
-        *out = (struct kni_out){.call = call, .choice = &call->choices[i], .index = x->n_outs, .echo = p->echo ? prompt->text : NULL};
+        *out = (struct kni_out){.call = call, .choice = &call->choices[p->max_tokens ? i : 0], .index = x->n_outs,
+                                .echo = p->echo ? prompt->text : NULL, .sees_stops = score && !p->ignore_eos};
         kni_answer_init(&out->answer, x->api->model, p->stops, p->n_stops);
         out->answer.include_stop = p->include_stop;
         x->n_outs++;

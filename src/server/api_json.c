@@ -45,17 +45,30 @@ static size_t text_bytes(const struct kni_out *out, int32_t token)
     return !kn_model_token_is_special(out->answer.model, token) && kn_model_token_bytes(out->answer.model, token, &bytes, &n) == KN_OK ? n : 0;
 }
 
+/* Whether all that comes before the answer is known. */
+static bool is_prompt_known(const struct kni_call *call)
+{
+    /* acquire: with the engine's releases. A first choice that is done has failed, or has told all */
+    return !call->score_prompt || atomic_load_explicit(&call->choices[0].done, memory_order_acquire) ||
+           atomic_load_explicit(&call->n_prompt_scored, memory_order_acquire) == call->n_tokens;
+}
+
 bool kni_out_take(struct kni_out *out, bool *finished)
 {
     struct kni_call_choice *c = out->choice;
     *finished = false;
-    if (out->ended)
+    if (out->ended || !is_prompt_known(out->call))
         return false;
     /* done first: once it is seen, n_events is the last there will be. Both pair with releases in the engine's thread */
     bool done = atomic_load_explicit(&c->done, memory_order_acquire);
     uint32_t n = atomic_load_explicit(&c->n_events, memory_order_acquire);
     if (out->n_taken < n) {
-        *finished = out->ended = kni_answer_push(&out->answer, c->events[out->n_taken++].token);
+        const int32_t token = c->events[out->n_taken++].token;
+        *finished = out->ended = kni_answer_push(&out->answer, token);
+        if (out->sees_stops && !out->ended && kn_model_token_is_stop(out->answer.model, token)) {
+            *finished = out->ended = true;
+            kni_answer_finish(&out->answer);
+        }
         out->reason = out->ended ? KN_STOP_REASON_STOP : out->reason;
         return true;
     }
@@ -79,7 +92,7 @@ bool kni_render_is_text(const char *bytes, size_t n)
 
 static void put_logprob(struct kni_buf *b, float logprob)
 {
-    kni_buf_format(b, "%.7g", logprob > -9999.0f ? (double)logprob : -9999.0); /* JSON has no infinity; NaN fails the comparison */
+    kni_buf_format(b, "%.9g", logprob > -9999.0f ? (double)logprob : -9999.0); /* JSON has no infinity; NaN fails the comparison */
 }
 
 /* A token's text inside a string. OpenAI's older interface spells the bytes of what is no text. */
@@ -134,10 +147,8 @@ static void put_chat_token(struct kni_buf *b, const struct kni_out *out, uint32_
 }
 
 /* {"token": logprob, ..}: the likeliest, and the chosen one. */
-static void put_legacy_tops(struct kni_buf *b, const struct kni_out *out, uint32_t i)
+static void put_legacy_tops(struct kni_buf *b, const struct kni_out *out, const struct kni_call_top *tops, int32_t token, float logprob)
 {
-    const struct kni_call_event *e = &out->choice->events[i];
-    const struct kni_call_top *tops = tops_of(out, i);
     bool chosen = false;
     kni_buf_text(b, "{");
     for (uint32_t k = 0; k < out->call->n_top && tops[k].token >= 0; k++) {
@@ -145,13 +156,13 @@ static void put_legacy_tops(struct kni_buf *b, const struct kni_out *out, uint32
         put_token(b, out, tops[k].token, false);
         kni_buf_text(b, "\":");
         put_logprob(b, tops[k].logprob);
-        chosen = chosen || tops[k].token == e->token;
+        chosen = chosen || tops[k].token == token;
     }
     if (!chosen) {
         kni_buf_text(b, tops[0].token >= 0 ? ",\"" : "\"");
-        put_token(b, out, e->token, false);
+        put_token(b, out, token, false);
         kni_buf_text(b, "\":");
-        put_logprob(b, e->logprob);
+        put_logprob(b, logprob);
     }
     kni_buf_text(b, "}");
 }
@@ -169,39 +180,80 @@ static uint32_t find_shown(const struct kni_out *out, size_t *at)
     return i;
 }
 
-/* Characters that begin in bytes from..to of the answer, as far as it has them. */
-static size_t count_characters(const struct kni_out *out, size_t from, size_t to)
+/* Characters that begin in bytes from..to of a text of n bytes. */
+static size_t count_characters(const char *text, size_t n_text, size_t from, size_t to)
 {
     size_t n = 0;
-    for (size_t i = from; i < to && i < out->answer.bytes.n; i++)
-        n += ((unsigned char)out->answer.bytes.data[i] & 0xc0) != 0x80;
+    for (size_t i = from; i < to && i < n_text; i++)
+        n += ((unsigned char)text[i] & 0xc0) != 0x80;
     return n;
 }
 
-static void put_legacy_logprobs(struct kni_buf *b, struct kni_out *out, uint32_t to)
+enum legacy_field { LEGACY_TOKENS, LEGACY_LOGPROBS, LEGACY_TOPS, LEGACY_OFFSETS, LEGACY_COUNT };
+
+/* The prompt's part of one of the lists. What stands before the first token has no probability: null. Offsets are reckoned from the
+ * text's end, since a BOS that was put first, or the blank that SentencePiece puts there, are not in it. */
+static void put_legacy_prompt(struct kni_buf *b, const struct kni_out *out, enum legacy_field field)
 {
-    static const char *const names[] = {"{\"tokens\":[", "],\"token_logprobs\":[", "],\"top_logprobs\":", "],\"text_offset\":["};
+    const struct kni_call *call = out->call;
+    const size_t n_text = strlen(out->echo);
+    size_t n_bytes = 0, n, at = 0, chars = 0;
+    const char *bytes;
+    for (uint32_t i = 0; i < call->n_tokens && field == LEGACY_OFFSETS; i++)
+        n_bytes += kn_model_token_bytes(out->answer.model, call->tokens[i], &bytes, &n) == KN_OK ? n : 0;
+    for (uint32_t i = 0; i < call->n_tokens; i++) {
+        kni_buf_text(b, i ? "," : "");
+        if (field == LEGACY_TOKENS) {
+            kni_buf_text(b, "\"");
+            put_token(b, out, call->tokens[i], false);
+            kni_buf_text(b, "\"");
+        } else if (field == LEGACY_OFFSETS) {
+            size_t begin = n_bytes < n_text ? n_text - n_bytes : 0;
+            chars += count_characters(out->echo, n_text, at, begin);
+            at = begin > at ? begin : at;
+            kni_buf_format(b, "%zu", chars);
+            n_bytes -= kn_model_token_bytes(out->answer.model, call->tokens[i], &bytes, &n) == KN_OK ? n : 0;
+        } else if (!i) {
+            kni_buf_text(b, "null");
+        } else if (field == LEGACY_LOGPROBS) {
+            put_logprob(b, call->prompt_logprobs[i]);
+        } else {
+            put_legacy_tops(b, out, call->prompt_tops + (size_t)i * call->n_top, call->tokens[i], call->prompt_logprobs[i]);
+        }
+    }
+}
+
+/* with_prompt: the prompt's tokens come before the answer's n_shown..to. */
+static void put_legacy_logprobs(struct kni_buf *b, struct kni_out *out, bool with_prompt, uint32_t to)
+{
+    static const char *const names[LEGACY_COUNT] = {"{\"tokens\":[", "],\"token_logprobs\":[", "],\"top_logprobs\":", "],\"text_offset\":["};
     const uint32_t from = out->n_shown, n_top = out->call->n_top;
     size_t at = out->shown_at, chars = out->shown_chars;
-    for (int field = 0; field < 4; field++) {
-        kni_buf_text(b, field == 3 && !n_top ? names[3] + 1 : names[field]);
-        if (field == 2)
+    for (int field = 0; field < LEGACY_COUNT; field++) {
+        bool between = with_prompt;
+        kni_buf_text(b, field == LEGACY_OFFSETS && !n_top ? names[field] + 1 : names[field]);
+        if (field == LEGACY_TOPS)
             kni_buf_text(b, n_top ? "[" : "null");
-        for (uint32_t i = from; i < to && !(field == 2 && !n_top); i++) {
+        if (field == LEGACY_TOPS && !n_top)
+            continue;
+        if (with_prompt)
+            put_legacy_prompt(b, out, (enum legacy_field)field);
+        for (uint32_t i = from; i < to; i++) {
             const struct kni_call_event *e = &out->choice->events[i];
-            size_t n = text_bytes(out, e->token);
-            kni_buf_text(b, i > from ? "," : "");
-            if (field == 0) {
+            kni_buf_text(b, between ? "," : "");
+            between = true;
+            if (field == LEGACY_TOKENS) {
                 kni_buf_text(b, "\"");
                 put_token(b, out, e->token, false);
                 kni_buf_text(b, "\"");
-            } else if (field == 1) {
+            } else if (field == LEGACY_LOGPROBS) {
                 put_logprob(b, e->logprob);
-            } else if (field == 2) {
-                put_legacy_tops(b, out, i);
+            } else if (field == LEGACY_TOPS) {
+                put_legacy_tops(b, out, tops_of(out, i), e->token, e->logprob);
             } else {
+                size_t n = text_bytes(out, e->token);
                 kni_buf_format(b, "%zu", chars);
-                chars += count_characters(out, at, at + n);
+                chars += count_characters(out->answer.bytes.data, out->answer.bytes.n, at, at + n);
                 at += n;
             }
         }
@@ -209,15 +261,18 @@ static void put_legacy_logprobs(struct kni_buf *b, struct kni_out *out, uint32_t
     kni_buf_text(b, "]}");
 }
 
-/* Describes what has been shown since the last time. */
+/* Describes what has been shown since the last time, and before that, once, the prompt that is echoed. */
 static void put_logprobs(struct kni_buf *b, const struct kni_exchange *x, struct kni_out *out, bool any)
 {
+    const bool with_prompt = out->call->score_prompt && !out->prompt_shown;
     size_t at;
     uint32_t to = find_shown(out, &at);
     if (!x->params.logprobs || !any) {
         kni_buf_text(b, "null");
         return;
     }
+    if (with_prompt)
+        out->shown_chars = count_characters(out->echo, strlen(out->echo), 0, SIZE_MAX);
     if (x->params.chat) {
         kni_buf_text(b, "{\"content\":[");
         for (uint32_t i = out->n_shown; i < to; i++) {
@@ -226,11 +281,12 @@ static void put_logprobs(struct kni_buf *b, const struct kni_exchange *x, struct
         }
         kni_buf_text(b, "],\"refusal\":null}");
     } else {
-        put_legacy_logprobs(b, out, to);
+        put_legacy_logprobs(b, out, with_prompt, to);
     }
-    out->shown_chars += count_characters(out, out->shown_at, at);
+    out->shown_chars += count_characters(out->answer.bytes.data, out->answer.bytes.n, out->shown_at, at);
     out->shown_at = at;
     out->n_shown = to;
+    out->prompt_shown = true;
 }
 
 static const char *finish_reason(const struct kni_out *out)
@@ -305,10 +361,10 @@ static void put_chunk(struct kni_exchange *x, struct kni_out *out, struct kni_bu
 void kni_render_events(struct kni_exchange *x, struct kni_out *out, struct kni_buf *b)
 {
     size_t at;
-    if (out->closed || (!out->n_taken && !out->ended))
+    if (out->closed || (!out->n_taken && !out->ended && !out->call->score_prompt) || !is_prompt_known(out->call))
         return;
     if (!out->begun && (x->params.chat || out->echo))
-        put_chunk(x, out, b, 0, false, NULL);
+        put_chunk(x, out, b, 0, out->call->score_prompt, NULL);
     bool describe = x->params.logprobs && find_shown(out, &at) > out->n_shown;
     if (out->answer.n_given > out->n_sent || describe)
         put_chunk(x, out, b, out->answer.n_given, describe, NULL);

@@ -30,6 +30,8 @@ struct kni_out {
     size_t shown_chars;        /* the same in characters */
     size_t n_sent;             /* of the answer's bytes, streamed */
     bool begun, ended, closed; /* first chunk is out; no token comes; last chunk is out */
+    bool prompt_shown;         /* the echoed prompt has been described */
+    bool sees_stops;           /* stop tokens come as events, end the choice here, and are described */
     enum kn_stop_reason reason; /* once ended */
     enum kn_status status;
 };

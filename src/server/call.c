@@ -5,6 +5,8 @@
  *     events [n_choices][max_tokens]           choices[i].events = events + i * max_tokens
  *     tops   [n_choices][max_tokens][n_top]    choices[i].tops   = tops + i * max_tokens * n_top
  *
+ * and, for a prompt that is scored, prompt_logprobs and prompt_tops.
+ *
  * The slabs are as large as the longest answers may get and are mostly never touched: they are taken from the allocator
  * unzeroed, so that the system gives pages only as tokens arrive. The last reference frees all, on whichever thread.
  */
@@ -23,7 +25,7 @@
 static enum kn_status open_slabs(struct kni_call *call)
 {
     size_t n, n_bytes;
-    if (!kni_mul_size(call->n_choices, call->max_tokens, &n) || !kni_mul_size(n, sizeof(struct kni_call_event), &n_bytes))
+    if (!kni_mul_size(call->n_choices, call->max_tokens ? call->max_tokens : 1, &n) || !kni_mul_size(n, sizeof(struct kni_call_event), &n_bytes))
         return KN_E_NOMEM;
     struct kni_call_event *events = kni_alloc(KNI_ALLOC_TAG_REQUEST, n_bytes, 0);
     struct kni_call_top *tops = NULL;
@@ -44,7 +46,7 @@ static enum kn_status open_slabs(struct kni_call *call)
 enum kn_status kni_call_open(struct kni_call **out, int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens, uint32_t n_choices,
                              bool want_logprobs, uint32_t n_top)
 {
-    assert(max_tokens && n_choices && n_top <= KNI_CALL_MAX_TOP);
+    assert(n_choices && n_top <= KNI_CALL_MAX_TOP);
     *out = NULL;
     size_t n_bytes;
     struct kni_call *call = NULL;
@@ -74,6 +76,16 @@ enum kn_status kni_call_open(struct kni_call **out, int32_t *tokens, uint32_t n_
     return status;
 }
 
+enum kn_status kni_call_score_prompt(struct kni_call *call)
+{
+    size_t n, n_bytes = 0;
+    call->prompt_logprobs = kni_mul_size(call->n_tokens, sizeof *call->prompt_logprobs, &n_bytes) ? kni_alloc(KNI_ALLOC_TAG_REQUEST, n_bytes, 0) : NULL;
+    if (call->n_top && kni_mul_size(call->n_tokens, call->n_top, &n) && kni_mul_size(n, sizeof *call->prompt_tops, &n_bytes))
+        call->prompt_tops = kni_alloc(KNI_ALLOC_TAG_REQUEST, n_bytes, 0);
+    call->score_prompt = call->prompt_logprobs && (!call->n_top || call->prompt_tops);
+    return call->score_prompt ? KN_OK : KN_E_NOMEM;
+}
+
 void kni_call_ref(struct kni_call *call)
 {
     atomic_fetch_add_explicit(&call->n_refs, 1, memory_order_relaxed); /* who refs has a reference already */
@@ -89,6 +101,8 @@ void kni_call_unref(struct kni_call *call)
         close(call->event_fd);
     kni_free(call->choices[0].events); /* the slabs' beginnings */
     kni_free(call->choices[0].tops);
+    kni_free(call->prompt_logprobs);
+    kni_free(call->prompt_tops);
     kni_free(call->tokens);
     kni_free(call->salt);
     kni_free(call);

@@ -64,9 +64,15 @@ struct kni_call {
     char *salt;
     bool ignore_stop, no_fetch, no_publish;
     bool want_logprobs;
+    bool score_prompt; /* kni_call_score_prompt: what follows is there, and choice 0 fills it */
     uint32_t n_top; /* 0..KNI_CALL_MAX_TOP */
     uint32_t wait_ms, deadline_ms;
     uint64_t begin_ns; /* when its HTTP request had arrived: latencies count from here */
+
+    /* of the prompt's tokens given those before them; by the engine's thread, released by n_prompt_scored. [0] is nothing */
+    float *prompt_logprobs;          /* [n_tokens] */
+    struct kni_call_top *prompt_tops; /* [n_tokens][n_top]; NULL without */
+    _Atomic uint32_t n_prompt_scored;
 
     int event_fd; /* eventfd, non-blocking: readable when something has changed */
     _Atomic int state; /* enum kni_call_state; releases err */
@@ -84,10 +90,12 @@ struct kni_call {
     struct kni_call_choice choices[]; /* [n_choices] */
 };
 
-/* Takes tokens (kni_alloc'ed) also on failure. max_tokens >= 1 bounds each choice's events. One reference. KN_E_NOMEM, KN_E_IO (no
- * descriptor left). The caller fills the other constant fields before submitting. */
+/* Takes tokens (kni_alloc'ed) also on failure. max_tokens bounds each choice's events; 0 is for calls that only score their prompt. One
+ * reference. KN_E_NOMEM, KN_E_IO (no descriptor left). The caller fills the other constant fields before submitting. */
 enum kn_status kni_call_open(struct kni_call **out, int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens, uint32_t n_choices,
                              bool want_logprobs, uint32_t n_top);
+/* Makes room for the log-probabilities of the prompt's own tokens, which are then wanted. Before submitting. KN_E_NOMEM. */
+enum kn_status kni_call_score_prompt(struct kni_call *call);
 void kni_call_ref(struct kni_call *call);
 void kni_call_unref(struct kni_call *call);
 /* Makes event_fd readable. Any thread. */

@@ -16,6 +16,7 @@
 #define KNI_PARAMS_MAX_STOP_BYTES 256u
 #define KNI_PARAMS_MAX_PROMPTS 64u
 #define KNI_PARAMS_MAX_CHOICES 128u /* of all prompts together; fewer than a server's default queue takes */
+#define KNI_PARAMS_MAX_SCORES (1u << 21) /* tokens and alternatives of prompts that are described, with each choice's copy */
 
 struct kni_params_limits {
     uint32_t n_ctx, max_choices;
@@ -36,7 +37,9 @@ struct kni_params {
     struct kni_params_prompt *prompts; /* [n_prompts]; chat: one. /v1/completions takes an array of prompts too */
     uint32_t n_prompts;
     uint32_t n;              /* choices of each prompt */
-    uint32_t max_tokens;     /* settled: at least 1, and with the shortest prompt fits n_ctx; longer prompts leave room for fewer */
+    uint32_t max_tokens;     /* settled: at least 1, and with the shortest prompt fits n_ctx; longer prompts leave room for fewer.
+                              * 0 with no_answer only */
+    bool no_answer;          /* with echo: the prompt alone is wanted */
     struct kn_sampler_opts sampler; /* temperature 1 unless said; seed: drawn unless said */
     bool seed_given;
     char *stops[KNI_PARAMS_MAX_STOPS];

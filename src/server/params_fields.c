@@ -260,8 +260,6 @@ static bool take_logprobs(struct kni_params_reader *r, struct kni_params *out)
             return false;
         out->logprobs = v != NULL;
         top = json_integer_value(v);
-        if (out->logprobs && out->echo)
-            return kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_parameter", "echo", "echo together with logprobs is not supported: leave one away");
     } else {
         if (!kni_params_bool(r, "logprobs", &out->logprobs) || !kni_params_integer(r, "top_logprobs", &top, &given))
             return false;
@@ -287,22 +285,26 @@ static bool take_choices(struct kni_params_reader *r, struct kni_params *out)
     return true;
 }
 
-/* The first of its names that is given. 0: to the context's end. */
+/* The first of its names that is given. wanted 0: to the context's end; but where 0 is what was given, with echo: no answer at all. */
 static bool take_max_tokens(struct kni_params_reader *r, struct kni_params *out)
 {
     static const char *const names[] = {"max_completion_tokens", "n_predict", "max_tokens"};
     int64_t wanted = out->chat ? 0 : 16;
     bool found = false;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json_t *v = kni_params_get(r, names[i]);
+        const bool none = json_is_integer(v) && !json_integer_value(v);
         int64_t n = 0;
-        bool given;
-        if (!kni_params_integer(r, names[i], &n, &given))
+        if (none && !out->echo)
+            return kni_params_fail(r, KN_E_ARG, NULL, names[i], "%s is 0: it must be an integer from 1 to %d%s", names[i], INT32_MAX,
+                                   out->chat ? "" : ", or 0 with echo, which answers with the prompt alone");
+        if (!none && !kni_params_integer(r, names[i], &n, NULL))
             return false;
-        if (given && !n)
-            return kni_params_fail(r, KN_E_ARG, NULL, names[i], "%s is 0: it must be an integer from 1 to %d", names[i], INT32_MAX);
-        if (given && !found)
+        if (v && !found) {
             wanted = n < 0 ? 0 : n;
-        found = found || given;
+            out->no_answer = none;
+        }
+        found = found || v;
     }
     out->max_tokens = (uint32_t)wanted;
     return true;

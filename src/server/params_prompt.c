@@ -340,6 +340,19 @@ static bool take_prompts(struct kni_params_reader *r, struct kni_params *out)
     return true;
 }
 
+/* A prompt that is described costs some 25 bytes of answer for each of its tokens and their alternatives. */
+static bool check_scores(struct kni_params_reader *r, const struct kni_params *p)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < p->n_prompts; i++)
+        n += p->prompts[i].n_tokens;
+    n *= (uint64_t)p->n * (1 + p->n_top);
+    if (p->echo && p->logprobs && n > KNI_PARAMS_MAX_SCORES)
+        return kni_params_fail(r, KN_E_ARG, NULL, "prompt", "echo with logprobs describes at most %u tokens and alternatives at once, and these are %llu: "
+                               "ask for fewer prompts, choices or alternatives", KNI_PARAMS_MAX_SCORES, (unsigned long long)n);
+    return r->status == KN_OK;
+}
+
 bool kni_params_prompts(struct kni_params_reader *r, struct kni_params *out, uint32_t wanted)
 {
     uint32_t n_ctx = r->limits->n_ctx, shortest = UINT32_MAX;
@@ -355,6 +368,6 @@ bool kni_params_prompts(struct kni_params_reader *r, struct kni_params *out, uin
     }
     for (uint32_t i = 0; i < out->n_prompts; i++)
         shortest = out->prompts[i].n_tokens < shortest ? out->prompts[i].n_tokens : shortest;
-    out->max_tokens = wanted && wanted < n_ctx - shortest ? wanted : n_ctx - shortest;
-    return true;
+    out->max_tokens = out->no_answer ? 0 : wanted && wanted < n_ctx - shortest ? wanted : n_ctx - shortest;
+    return check_scores(r, out);
 }

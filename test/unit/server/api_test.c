@@ -259,11 +259,19 @@ static void models_and_tokens(void **state)
     assert_int_equal(int_at(j, "data.0.max_model_len"), 256);
     json_decref(j);
     kni_free(b.reply.body);
+    b.request.path = "/v1/models/tiny \"q\"";
     ask(&b, kni_api_model, "");
     j = body_of(&b);
     assert_string_equal(text_at(j, "id"), "tiny \"q\"");
     json_decref(j);
     kni_free(b.reply.body);
+    static const char *const others[] = {"/v1/models/gpt-4o", "/v1/models/", "/v1/models/a/b", "/v1/models/tiny \"q", "/v1/models/tiny \"q\"/", "/"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        b.request.path = others[i];
+        ask(&b, kni_api_model, "");
+        expect_error(&b, 404, "model_not_found");
+        kni_free(b.reply.body);
+    }
     ask(&b, kni_api_tokenize, "{\"content\":\"\\u00e9<|im_end|>\"}");
     j = body_of(&b);
     assert_int_equal(int_at(j, "count"), 3);
@@ -275,6 +283,52 @@ static void models_and_tokens(void **state)
     j = body_of(&b);
     assert_int_equal(int_at(j, "tokens.1.piece.0"), 0xa9);
     assert_string_equal(text_at(j, "tokens.2.piece"), "x");
+    json_decref(j);
+    kni_free(b.reply.body);
+    ask(&b, kni_api_tokenize, "{\"prompt\":\"\u00e9x\",\"return_token_strs\":true,\"add_special_tokens\":false}");
+    j = body_of(&b);
+    assert_int_equal(int_at(j, "tokens.2"), KN_TINY_FIRST_BYTE + 'x');
+    assert_int_equal(json_array_size(at(j, "token_strs")), 3);
+    assert_string_equal(text_at(j, "token_strs.2"), "x");
+    json_decref(j);
+    kni_free(b.reply.body);
+    ask(&b, kni_api_tokenize, "{\"content\":\"\",\"return_token_strs\":true}");
+    j = body_of(&b);
+    assert_int_equal(json_array_size(at(j, "token_strs")), 0);
+    assert_true(json_is_array(at(j, "token_strs")));
+    json_decref(j);
+    kni_free(b.reply.body);
+    ask(&b, kni_api_detokenize, "{\"tokens\":[198,172,2,123]}"); /* 3 + byte; 2: <|im_end|> */
+    j = body_of(&b);
+    assert_string_equal(text_at(j, "content"), "\xc3\xa9<|im_end|>x");
+    assert_string_equal(text_at(j, "prompt"), "\xc3\xa9<|im_end|>x");
+    assert_string_equal(text_at(j, "text"), "\xc3\xa9<|im_end|>x");
+    json_decref(j);
+    kni_free(b.reply.body);
+    ask(&b, kni_api_detokenize, "{\"tokens\":[2,3,198],\"skip_special_tokens\":true}"); /* 3: the byte 0 */
+    assert_non_null(strstr(b.reply.body, "{\"content\":\"\\u0000\xef\xbf\xbd\""));
+    kni_free(b.reply.body);
+    ask(&b, kni_api_detokenize, "{\"tokens\":[]}");
+    j = body_of(&b);
+    assert_string_equal(text_at(j, "content"), "");
+    json_decref(j);
+    kni_free(b.reply.body);
+    static const char *const wrong[][2] = {
+        {"{}", "tokens"}, {"{\"tokens\":5}", "tokens"}, {"{\"tokens\":[1.0]}", "tokens[0]"}, {"{\"tokens\":[1,-1]}", "tokens[1]"},
+        {"{\"tokens\":[1,100000]}", "tokens[1]"}, {"{\"tokens\":[99999999999999999999]}", "tokens[0]"}, {"{\"tokens\":[1],\"model\":\"gpt\"}", "model"},
+        {"{\"tokens\":[1],\"skip_special_tokens\":0}", "skip_special_tokens"}, {"{\"content\":\"x\"}", "content"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ask(&b, kni_api_detokenize, wrong[i][0]);
+        j = json_loads(b.reply.body, 0, NULL);
+        assert_int_equal(b.reply.status, i == 6 ? 404 : 400);
+        kni_free(b.reply.body);
+        json_decref(j);
+    }
+    ask(&b, kni_api_tokenizer_info, "");
+    j = body_of(&b);
+    assert_int_equal(int_at(j, "model_max_length"), 256);
+    assert_string_equal(text_at(j, "eos_token"), "<|im_end|>");
     json_decref(j);
     kni_free(b.reply.body);
     ask(&b, kni_api_tokenize, "{}");

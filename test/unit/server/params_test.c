@@ -179,7 +179,7 @@ static void wrong_values(void **state)
     }
     refuse(true, "{" HI ",\"stream\":true,\"stream_options\":{\"include_usage\":1}}", KN_E_FORMAT, "stream_options.include_usage", "true or false");
     refuse(false, "{\"prompt\":\"x\",\"logprobs\":true}", KN_E_FORMAT, "logprobs", "integer");
-    refuse(false, "{\"prompt\":\"x\",\"logprobs\":1,\"echo\":true}", KN_E_UNSUPPORTED, "echo", "not supported");
+    refuse(false, "{\"prompt\":\"x\",\"max_tokens\":0}", KN_E_ARG, "max_tokens", "or 0 with echo");
 }
 
 static void no_json(void **state)
@@ -197,6 +197,78 @@ static void no_json(void **state)
     refuse(true, "{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud800\"}]}", KN_E_FORMAT, "", "line 1");
     refuse(true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]}", KN_E_FORMAT, "messages[0].content", "holds the character U+0000");
     refuse_bytes(true, "{" HI ",\"x\":\"\0\"}", sizeof "{" HI ",\"x\":\"\0\"}" - 1, KN_E_FORMAT, "x", "control character 0x00");
+}
+
+/* What JSON cannot hold is told by the field it stands in, in words of the request, wherever it is and in whatever is ignored. */
+static void named_in_plain_words(void **state)
+{
+    (void)state;
+    static const struct { const char *body, *param, *text; } cases[] = {
+        {"{" HI ",\"cache_salt\":\"a\\u0000b\"}", "cache_salt", "cache_salt holds the character U+0000"},
+        {"{" HI ",\"user\":\"\\u0000\"}", "user", "user holds the character U+0000"},
+        {"{" HI ",\"model\":\"tiny\\u0000\"}", "model", "leave it away"},
+        {"{" HI ",\"stop\":[\"a\",\"\\u0000\"]}", "stop[1]", "stop[1] holds the character U+0000"},
+        {"{" HI ",\"metadata\":{\"a\":{\"b\":[[],{\"c\":\"\\u0000\"}]}}}", "metadata.a.b[1].c", "U+0000"},
+        {"{" HI ",\"metadata\":{\"x\":1,\"a\\u0000\":2}}", "metadata", "a field's name in metadata holds the character U+0000"},
+        {"{\"a\\u0000\":2}", "", "a field's name in the body holds the character U+0000"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"ok\"},{\"role\":\"us\\u0000er\",\"content\":\"x\"}]}", "messages[1].role", "U+0000"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"[{\\\"\\u0000\"}]}]}", "messages[0].content[0].text", "U+0000"},
+        {"{" HI ",\"n\":1,\"n\":2}", "", "\"n\" occurs twice"},
+        {"{\"messages\":[{\"role\":\"user\",\"role\":\"user\",\"content\":\"x\"}]}", "messages[0]", "\"role\" occurs twice"},
+        {"{" HI ",\"max_tokens\":9223372036854775808}", "max_tokens", "max_tokens is 9223372036854775808: it must be an integer from 1 to 2147483647"},
+        {"{" HI ",\"n\":1e400}", "n", "an integer from 1 to 8"},
+        {"{" HI ",\"seed\":-9223372036854775809}", "seed", "from -9223372036854775808 to 9223372036854775807"},
+        {"{" HI ",\"top_p\":1e999999999}", "top_p", "a number from 0 to 1"},
+        {"{" HI ",\"metadata\":{\"n\":9223372036854775808}}", "metadata.n", "too large"},
+        {"{" HI ",\"logit_bias\":{\"5\":-1e999}}", "logit_bias.5", "too large"},
+        {"{" HI ",\"stop\":\"a\nb\"}", "stop", "stop holds the control character 0x0a as it is"},
+        {"{" HI ",\"stop\":\"a\xc3\"}", "stop", "no UTF-8"},
+        {"{" HI ",\"stop\":\"a", "", "ends before its JSON does"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct kni_params p;
+        struct kni_params_error e;
+        assert_true(kni_params_parse(&p, true, model, &limits, cases[i].body, strlen(cases[i].body), &e) != KN_OK);
+        if (strcmp(e.param, cases[i].param) || !strstr(e.text, cases[i].text) || strstr(e.text, "JSON_") || e.status != 400)
+            fail_msg("%s: %u, param \"%s\": %s", cases[i].body, e.status, e.param, e.text);
+        kni_params_fini(&p);
+    }
+    refuse(false, "{\"prompt\":[1,99999999999999999999]}", KN_E_ARG, "prompt[1]", "the model's tokens are 0 to");
+    refuse(false, "{\"prompt\":[\"a\",\"\\u0000\"]}", KN_E_FORMAT, "prompt[1]", "U+0000");
+}
+
+/* n tokens by any of its names; the stop string that stays; BOS. */
+static void names_of_others(void **state)
+{
+    (void)state;
+    static const struct { const char *fields; uint32_t completions, chat; } cases[] = {
+        {"\"max_completion_tokens\":5", 5, 5}, {"\"max_completion_tokens\":5,\"max_tokens\":3", 5, 5}, {"\"n_predict\":4", 4, 4},
+        {"\"n_predict\":-1", 126, 0}, {"\"n_predict\":4,\"max_tokens\":9", 4, 4}, {"\"max_completion_tokens\":null,\"max_tokens\":3", 3, 3},
+    };
+    struct kni_params p;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int chat = 0; chat < 2; chat++) {
+            char body[256];
+            snprintf(body, sizeof body, "{%s,%s}", chat ? HI : "\"prompt\":\"xy\"", cases[i].fields);
+            take(&p, chat, body);
+            uint32_t want = chat ? cases[i].chat : cases[i].completions;
+            assert_int_equal(p.max_tokens, want ? want : limits.n_ctx - p.prompts->n_tokens);
+            kni_params_fini(&p);
+        }
+    refuse(false, "{\"prompt\":\"x\",\"n_predict\":0}", KN_E_ARG, "n_predict", "from 1");
+    refuse(false, "{\"prompt\":\"x\",\"n_predict\":-2}", KN_E_ARG, "n_predict", "from -1");
+    take(&p, false, "{\"prompt\":\"x\"}");
+    assert_false(p.include_stop);
+    kni_params_fini(&p);
+    take(&p, false, "{\"prompt\":\"x\",\"include_stop_str_in_output\":true}");
+    assert_true(p.include_stop);
+    kni_params_fini(&p);
+    take(&p, true, "{" HI ",\"no_stop_trim\":true}");
+    assert_true(p.include_stop);
+    kni_params_fini(&p);
+    take(&p, false, "{\"prompt\":\"x\",\"add_special_tokens\":false}");
+    expect_tokens(p.prompts, "x", KN_TOKENIZE_SPECIAL);
+    kni_params_fini(&p);
 }
 
 static void deep_and_large(void **state)
@@ -406,7 +478,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults),       cmocka_unit_test(everything), cmocka_unit_test(neutral_values),     cmocka_unit_test(wrong_values),
-        cmocka_unit_test(no_json),        cmocka_unit_test(messages),   cmocka_unit_test(deep_and_large),     cmocka_unit_test(no_turn_of_another),
+        cmocka_unit_test(no_json), cmocka_unit_test(named_in_plain_words), cmocka_unit_test(names_of_others),        cmocka_unit_test(messages),   cmocka_unit_test(deep_and_large),     cmocka_unit_test(no_turn_of_another),
         cmocka_unit_test(prompts),        cmocka_unit_test(tokenize), cmocka_unit_test(long_texts),   cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
