@@ -84,9 +84,13 @@ extern const char *const kn_app_preset_names[KN_APP_N_PRESETS];
 bool kn_app_preset_needs_profile(enum kn_preset preset);
 /* --profile's default: $KINEMA_PROFILE, or the model's own, profiles/<fingerprint>.knp in the cache folder. false: neither. */
 bool kn_app_default_profile(const struct kn_model *model, char *out, size_t out_bytes);
-/* Settles preset and profile before an engine with a store is opened: looks for the default profile (into path, which must live as
- * long as opts) and chooses between medium and exact. false: the preset needs a profile and there is none, said in err. */
+/* Settles preset and profile before an engine with a store is opened: exact unless a preset or a profile is asked for; a profile alone
+ * asks for medium. A lossy preset without a profile takes the default one (into path, which must live as long as opts). false: the
+ * preset needs a profile and there is none, said in err. */
 bool kn_app_settle_preset(struct kn_engine_opts *opts, const struct kn_model *model, char *path, size_t path_bytes, struct kn_err *err);
+/* On the standard error: what the store is used with, if that is lossy; or, where nobody asked for a preset, what a lossy one would
+ * save. by_default: nobody named a preset. */
+void kn_app_say_preset(const char *command, const struct kn_engine_opts *opts, const struct kn_model *model, bool by_default);
 
 /* ---- text */
 /* Length of the longest part of text that does not end inside a UTF-8 character. */

@@ -5,6 +5,8 @@
  */
 #include "app.h"
 
+#include "kinema/profile.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,18 +34,30 @@ bool kn_app_default_profile(const struct kn_model *model, char *out, size_t out_
 
 bool kn_app_settle_preset(struct kn_engine_opts *opts, const struct kn_model *model, char *path, size_t path_bytes, struct kn_err *err)
 {
-    bool lossy = kn_app_preset_needs_profile(opts->preset);
-    if (!lossy && opts->preset != KN_PRESET_DEFAULT)
+    if (opts->preset == KN_PRESET_DEFAULT)
+        opts->preset = opts->profile_path ? KN_PRESET_MEDIUM : KN_PRESET_EXACT;
+    if (!kn_app_preset_needs_profile(opts->preset))
         return true;
     if (!opts->profile_path && kn_app_default_profile(model, path, path_bytes))
         opts->profile_path = path;
-    if (opts->preset == KN_PRESET_DEFAULT)
-        opts->preset = opts->profile_path ? KN_PRESET_MEDIUM : KN_PRESET_EXACT;
-    if (!lossy || opts->profile_path)
+    if (opts->profile_path)
         return true;
     err->status = KN_E_ARG;
     snprintf(err->text, sizeof err->text,
              "preset %s needs a profile of the model and there is none: build one with `kinema profile build` and give it with --profile",
              kn_app_preset_names[opts->preset]);
     return false;
+}
+
+void kn_app_say_preset(const char *command, const struct kn_engine_opts *opts, const struct kn_model *model, bool by_default)
+{
+    struct kn_profile_info info;
+    char path[4096];
+    if (kn_app_preset_needs_profile(opts->preset) && by_default)
+        fprintf(stderr, "kinema %s: the store is used with preset %s, which is lossy (profile %s); --preset exact returns the cache bit for bit\n",
+                command, kn_app_preset_names[opts->preset], opts->profile_path);
+    else if (opts->preset == KN_PRESET_EXACT && by_default && kn_app_default_profile(model, path, sizeof path) &&
+             kn_profile_read_info(path, &info, NULL) == KN_OK && !memcmp(info.fingerprint, kn_model_info(model)->fingerprint, sizeof info.fingerprint))
+        fprintf(stderr, "kinema %s: the store keeps the cache bit for bit; --preset medium would store %.0fx fewer bytes, but is lossy (profile %s)\n",
+                command, (double)info.presets[1].ratio, path);
 }

@@ -184,9 +184,8 @@ static enum kn_status open_all(struct run *r)
     bool by_default = !o->engine.preset;
     if (o->engine.store_url && !kn_app_settle_preset(&o->engine, r->model, r->profile_path, sizeof r->profile_path, &r->err))
         return failed(r, KN_E_ARG);
-    if (by_default && o->engine.preset == KN_PRESET_MEDIUM && !o->quiet)
-        fprintf(stderr, "kinema run: the store is used with preset medium, which is lossy (profile %s); --preset exact returns the cache bit for bit\n",
-                o->engine.profile_path);
+    if (o->engine.store_url && !o->quiet)
+        kn_app_say_preset("run", &o->engine, r->model, by_default);
     s = kn_engine_open(&r->engine, r->model, &o->engine, &r->err);
     if (s)
         return failed(r, s);
@@ -252,6 +251,7 @@ static void add_results(struct run *r, json_t *o)
     json_object_set_new(o, "cached_tokens", integer(s->n_cached));
     json_object_set_new(o, "fetched_tokens", integer(s->n_fetched));
     json_object_set_new(o, "computed_tokens", integer(computed));
+    json_object_set_new(o, "quality", json_string(kn_kv_quality_name(s->quality)));
     json_object_set_new(o, "generated_tokens", integer(r->n_tokens));
     json_object_set_new(o, "misses", integer(s->n_misses));
     json_object_set_new(o, "ttft_s", json_real(seconds(s->ttft_ns)));

@@ -169,9 +169,8 @@ static void say_listening(const struct serve *s, uint16_t port)
         fprintf(stderr, "kinema serve: listening on %s, OpenAI's API under %s/v1, dashboard at %s/\n", s->url, s->url, s->url);
         fprintf(stderr, "kinema serve: %s, cache of %s (%" PRIu64 " tokens%s)%s%s\n", s->model_path, kn_app_bytes_text((double)e->pool_bytes), tokens,
                 s->pool_chosen ? ", chosen; --pool-size sets it" : "", e->store_url ? ", store " : "", e->store_url ? e->store_url : "");
-        if (e->store_url && s->preset_chosen && e->preset == KN_PRESET_MEDIUM)
-            fprintf(stderr, "kinema serve: the store is used with preset medium, which is lossy (profile %s); --preset exact returns the cache bit for bit\n",
-                    e->profile_path);
+        if (e->store_url)
+            kn_app_say_preset("serve", e, s->model, s->preset_chosen);
     }
     if (o->json) {
         json_t *object = json_object();

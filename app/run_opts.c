@@ -11,7 +11,7 @@
 enum opt {
     OPT_SYSTEM = 256, OPT_RAW, OPT_TEMP, OPT_TOP_K, OPT_TOP_P, OPT_MIN_P, OPT_REPEAT_PENALTY, OPT_REPEAT_LAST, OPT_SEED, OPT_CHUNK,
     OPT_KV_TYPE, OPT_POOL, OPT_STORE, OPT_STORE_MAX, OPT_STORE_TTL, OPT_PRESET, OPT_LEVELS, OPT_PER_PICTURE, OPT_CHUNK_TOKENS,
-    OPT_DEADLINE, OPT_PROFILE, OPT_BACKEND, OPT_SALT, OPT_NO_FETCH, OPT_NO_PUBLISH, OPT_CPU, OPT_JSON, OPT_IGNORE_STOP
+    OPT_DEADLINE, OPT_PROFILE, OPT_BACKEND, OPT_SALT, OPT_NO_FETCH, OPT_KV_QUALITY, OPT_NO_PUBLISH, OPT_CPU, OPT_JSON, OPT_IGNORE_STOP
 };
 
 static const struct option table[] = {
@@ -47,6 +47,7 @@ static const struct option table[] = {
     {"chunk-tokens", required_argument, NULL, OPT_CHUNK_TOKENS},
     {"fetch-deadline", required_argument, NULL, OPT_DEADLINE},
     {"salt", required_argument, NULL, OPT_SALT},
+    {"kv-quality", required_argument, NULL, OPT_KV_QUALITY},
     {"no-fetch", no_argument, NULL, OPT_NO_FETCH},
     {"no-publish", no_argument, NULL, OPT_NO_PUBLISH},
     {"ignore-stop", no_argument, NULL, OPT_IGNORE_STOP},
@@ -87,9 +88,11 @@ void kn_run_opts_help(void)
           "  --store-max SIZE, --store-ttl TIME    limits of the store (16G, for ever)\n"
           "  --preset exact|fine|medium|small|tiles\n"
           "                            coding of published chunks: exact returns the cache bit for bit; the others are lossy,\n"
-          "                            fine to small from best to smallest. Default: medium where there is a profile, else exact\n"
-          "  --profile FILE            of the model, for fine, medium and small (kinema profile build makes one); default\n"
+          "                            fine to small from best to smallest. Default: exact; medium with --profile\n"
+          "  --profile FILE            of the model, for fine, medium and small (kinema profile build makes one); for those, default\n"
           "                            $KINEMA_PROFILE, else the model's own in the cache folder where there is one\n"
+          "  --kv-quality exact|fine|tiles|medium|small|any\n"
+          "                            the least that is taken from memory and store (what the preset gives)\n"
           "  --backend rans|hevc       how fine, medium and small are written: entropy coder (default), or lossless video\n"
           "  --hevc-encoder kinema|x265-ultrafast|x265-medium\n"
           "                            who codes video, that is tiles and backend hevc; x265 needs its plugin (kinema)\n"
@@ -169,6 +172,9 @@ static int parse_choice(int option, const char *text, struct kn_run_opts *o)
             return bad("--preset", text, "exact, fine, medium, small or tiles");
         o->engine.preset = (enum kn_preset)i;
         return 0;
+    case OPT_KV_QUALITY:
+        o->engine.kv_quality = kn_kv_quality_from_name(text);
+        return o->engine.kv_quality ? 0 : bad("--kv-quality", text, "exact, fine, tiles, medium, small or any");
     case OPT_BACKEND:
         if ((i = kn_app_parse_name(text, backends, 2)) < 0)
             return bad("--backend", text, "rans or hevc");
@@ -202,6 +208,7 @@ static int parse_one(int option, const char *text, struct kn_run_opts *o)
     case OPT_IGNORE_STOP: o->request.ignore_stop = true; return 0;
     case OPT_KV_TYPE:
     case OPT_PRESET:
+    case OPT_KV_QUALITY:
     case OPT_BACKEND:
     case OPT_CPU: return parse_choice(option, text, o);
     case KN_APP_OPT_HEVC_ENCODER:

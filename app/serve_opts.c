@@ -26,6 +26,7 @@
 #define CHOICE(n, member, array, a, w) .name = n, .kind = KN_SERVE_KIND_CHOICE, .offset = AT(member), NAMES(array), .arg = a, .what = w
 #define HEVC(n, o, a, w) .name = n, .kind = KN_SERVE_KIND_HEVC, .option = o, .offset = AT(engine.hevc), .arg = a, .what = w
 
+static const char *const qualities[] = {"default", "exact", "fine", "tiles", "medium", "small", "any"}; /* by enum kn_kv_quality */
 static const char *const presets[] = {"default", "exact", "tiles", "fine", "medium", "small"}; /* by enum kn_preset */
 static const char *const backends[] = {"rans", "hevc"};
 static const char *const kv_types[] = {"f16", "bf16"};
@@ -57,7 +58,9 @@ const struct kn_serve_setting kn_serve_settings[] = {
     {.name = "store_ttl", .kind = KN_SERVE_KIND_AGE, .offset = AT(engine.store_ttl_s), .arg = "TIME",
      .what = "age at which chunks are dropped, such as 12h or 7d (never)"},
     {CHOICE("preset", preset, presets, "exact|fine|medium|small|tiles", "coding of published chunks; all but exact are lossy\n"
-            "(medium where there is a profile, else exact)")},
+            "(exact; medium with a profile)")},
+    {CHOICE("kv_quality", kv_quality, qualities, "exact|fine|tiles|medium|small|any", "least that is taken from memory and store by requests\n"
+            "that do not say (what the preset gives)")},
     {TEXT("profile", engine.profile_path, "FILE", "of the model, for fine, medium and small;\n"
           "default $KINEMA_PROFILE, else the model's own in the cache folder")},
     {CHOICE("backend", backend, backends, "rans|hevc", "how fine, medium and small are written (rans)")},
@@ -116,11 +119,17 @@ static bool parse_time(const char *text, bool plain_ms, uint32_t *ms)
     return true;
 }
 
+/* Whether the first name stands for what follows from other settings. */
+static bool has_default(const struct kn_serve_setting *s)
+{
+    return s->names == presets || s->names == qualities;
+}
+
 static int parse_choice(const struct kn_serve_setting *s, const char *text, char *wanted, size_t wanted_bytes)
 {
     int i = kn_app_parse_name(text, s->names, s->n_names);
     snprintf(wanted, wanted_bytes, "%s", s->arg);
-    return s->names == presets && i == 0 ? -1 : i; /* the default has no name of its own */
+    return has_default(s) && i == 0 ? -1 : i; /* the default has no name of its own */
 }
 
 bool kn_serve_set(struct kn_serve_opts *opts, const struct kn_serve_setting *s, const char *text, char *wanted, size_t wanted_bytes)
@@ -202,7 +211,7 @@ json_t *kn_serve_value(const struct kn_serve_opts *opts, const struct kn_serve_s
     case KN_SERVE_KIND_AGE:
         wide = *(const uint64_t *)at ? *(const uint64_t *)at : s->fallback;
         return wide ? json_integer((json_int_t)wide) : json_null();
-    case KN_SERVE_KIND_CHOICE: return s->names == presets && !*(const int *)at ? json_null() : json_string(s->names[*(const int *)at]);
+    case KN_SERVE_KIND_CHOICE: return has_default(s) && !*(const int *)at ? json_null() : json_string(s->names[*(const int *)at]);
     case KN_SERVE_KIND_FLAG: return json_boolean(*(const bool *)at);
     case KN_SERVE_KIND_HEVC: break;
     }
@@ -385,6 +394,7 @@ static int settle(struct kn_serve_opts *opts)
 {
     struct kn_engine_opts *e = &opts->engine;
     e->preset = (enum kn_preset)opts->preset;
+    e->kv_quality = (enum kn_kv_quality)opts->kv_quality;
     e->backend = opts->backend ? KN_BACKEND_HEVC : KN_BACKEND_DEFAULT;
     e->kv_type = opts->kv_type ? KN_KV_TYPE_BF16 : KN_KV_TYPE_F16;
     e->cpu_level_max_plus_1 = (uint32_t)opts->cpu;

@@ -46,7 +46,7 @@ struct kn_serve_opts {
     struct kn_server_opts server; /* server.engine stays NULL until kn_serve_settle */
     struct kn_engine_opts engine;
     const char *model, *config, *port_file, *key_file;
-    int preset, backend, kv_type, cpu, fetch_queue; /* indexes of names; preset 0: by the profile; cpu 0: the machine's */
+    int preset, kv_quality, backend, kv_type, cpu, fetch_queue; /* indexes of names; preset and kv_quality 0: by profile and preset; cpu 0: the machine's */
     bool quiet, verbose, json, print_config, help;
     struct kn_server_key *keys;
     size_t n_keys;

@@ -62,6 +62,11 @@ enum kn_kv_quality {
 };
 #define KN_KV_QUALITY_COUNT 7
 
+/* "exact", "fine", "tiles", "medium", "small", "any"; "default". Any thread. */
+KN_API const char *kn_kv_quality_name(enum kn_kv_quality quality);
+/* DEFAULT for an unknown name. Any thread. */
+KN_API enum kn_kv_quality kn_kv_quality_from_name(const char *name);
+
 /* How the spectral presets' symbols become bytes. The other presets have one way each. */
 enum kn_backend {
     KN_BACKEND_DEFAULT = 0, /* rans */

@@ -84,6 +84,7 @@ static enum kn_status open_call(struct kni_exchange *x, struct kni_params_prompt
     call->ignore_stop = p->ignore_eos || score; /* where the prompt is described, the stop token is, too: see kni_out_take */
     call->no_fetch = p->no_fetch;
     call->no_publish = p->no_publish;
+    call->kv_quality = p->kv_quality;
     call->wait_ms = x->api->wait_timeout_ms;
     call->deadline_ms = x->api->request_timeout_ms;
     call->begin_ns = request->begin_ns;

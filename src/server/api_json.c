@@ -294,18 +294,38 @@ static const char *finish_reason(const struct kni_out *out)
     return out->reason == KN_STOP_REASON_LENGTH ? "\"length\"" : "\"stop\"";
 }
 
+/* {"exact":1024,"small":256}: what there is, by quality. */
+static void put_by(struct kni_buf *b, const char *name, const uint64_t n_by[KN_KV_QUALITY_COUNT])
+{
+    bool between = false;
+    kni_buf_format(b, ",\"%s\":{", name);
+    for (unsigned q = KN_KV_QUALITY_EXACT; q < KN_KV_QUALITY_COUNT; q++)
+        if (n_by[q]) {
+            kni_buf_format(b, "%s\"%s\":%llu", between ? "," : "", kn_kv_quality_name((enum kn_kv_quality)q), (unsigned long long)n_by[q]);
+            between = true;
+        }
+    kni_buf_text(b, "}");
+}
+
 static void put_usage(struct kni_buf *b, const struct kni_exchange *x)
 {
     uint64_t prompt = 0, cached = 0, fetched = 0, generated = 0, ttft = 0, total = 0;
+    uint64_t cached_by[KN_KV_QUALITY_COUNT] = {0}, fetched_by[KN_KV_QUALITY_COUNT] = {0};
+    enum kn_kv_quality quality = KN_KV_QUALITY_EXACT;
     for (uint32_t i = 0; i < x->n_calls; i++) {
         const struct kn_request_stats *s = &x->calls[i]->choices[0].stats; /* the others find what it has computed */
         prompt += x->calls[i]->n_tokens;
         cached += s->n_cached;
         fetched += s->n_fetched;
+        for (unsigned q = 0; q < KN_KV_QUALITY_COUNT; q++) {
+            cached_by[q] += s->n_cached_by[q];
+            fetched_by[q] += s->n_fetched_by[q];
+        }
     }
     for (uint32_t i = 0; i < x->n_outs; i++) {
         const struct kn_request_stats *s = &x->outs[i].choice->stats;
         generated += x->outs[i].n_taken;
+        quality = s->quality > quality ? s->quality : quality;
         ttft = i == 0 || s->ttft_ns < ttft ? s->ttft_ns : ttft;
         total = s->total_ns > total ? s->total_ns : total;
     }
@@ -313,8 +333,10 @@ static void put_usage(struct kni_buf *b, const struct kni_exchange *x)
     kni_buf_format(b, "\"usage\":{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu,"
                    "\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
                    (unsigned long long)prompt, (unsigned long long)generated, (unsigned long long)(prompt + generated), (unsigned long long)reused);
-    kni_buf_format(b, ",\"kinema\":{\"cached_tokens\":%llu,\"fetched_tokens\":%llu,\"ttft_s\":%.6f,\"total_s\":%.6f}", (unsigned long long)cached,
-                   (unsigned long long)fetched, (double)ttft * 1e-9, (double)total * 1e-9);
+    kni_buf_format(b, ",\"kinema\":{\"cached_tokens\":%llu,\"fetched_tokens\":%llu", (unsigned long long)cached, (unsigned long long)fetched);
+    put_by(b, "cached_by_quality", cached_by);
+    put_by(b, "fetched_by_quality", fetched_by);
+    kni_buf_format(b, ",\"quality\":\"%s\",\"ttft_s\":%.6f,\"total_s\":%.6f}", kn_kv_quality_name(quality), (double)ttft * 1e-9, (double)total * 1e-9);
 }
 
 void kni_render_answer(struct kni_exchange *x, struct kni_buf *b)

@@ -63,6 +63,7 @@ struct kni_call {
     struct kn_sampler_opts sampler; /* choice i samples with seed + i */
     char *salt;
     bool ignore_stop, no_fetch, no_publish;
+    enum kn_kv_quality kv_quality;
     bool want_logprobs;
     bool score_prompt; /* kni_call_score_prompt: what follows is there, and choice 0 fills it */
     uint32_t n_top; /* 0..KNI_CALL_MAX_TOP */

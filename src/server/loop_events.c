@@ -101,6 +101,7 @@ static enum kn_status submit_choice(struct kni_loop *loop, struct kni_call *call
         .sampler = call->sampler,
         .no_fetch = call->no_fetch,
         .no_publish = call->no_publish,
+        .kv_quality = call->kv_quality,
         .ignore_stop = call->ignore_stop,
         .want_logits = call->want_logprobs,
         .salt = call->salt,

@@ -142,6 +142,10 @@ static void tokens(struct kni_buf *out, const struct kn_engine_stats *e)
     number(out, "prompt", e->n_prompt_tokens);
     number(out, "memory", e->n_cached_tokens);
     number(out, "store", e->n_fetched_tokens);
+    uint64_t lossy = 0; /* of memory and store */
+    for (unsigned q = KN_KV_QUALITY_EXACT + 1; q < KN_KV_QUALITY_COUNT; q++)
+        lossy += e->n_cached_by[q] + e->n_fetched_by[q];
+    number(out, "lossy", lossy);
     number(out, "computed", e->n_computed_tokens);
     number(out, "generated", e->n_generated_tokens);
     number(out, "steps", e->n_steps);
@@ -224,6 +228,7 @@ static void store(struct kni_buf *out, const struct kni_snapshot *s)
     number(out, "raw_bytes", e->published_raw_bytes);
     seconds(out, "busy_s", e->publish_ns);
     number(out, "errors", e->publish_errors);
+    number(out, "refused", e->n_publish_refused);
     number(out, "now", e->n_publishing);
     end(out, '}');
 }

@@ -13,11 +13,13 @@
  * Any thread. Only the buffer can fail.
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/utf8.h"
 #include "kinema/kinema.h"
+
 #include "server/loop.h"
 #include "server/metrics.h"
 
@@ -116,6 +118,12 @@ static void tokens(struct kni_buf *out, const struct kn_engine_stats *e)
     family(out, "prefix_hit_tokens_total", "counter", "Prompt tokens that were not computed, by the tier that had them.");
     sample(out, "prefix_hit_tokens_total", "{tier=\"memory\"}", e->n_cached_tokens);
     sample(out, "prefix_hit_tokens_total", "{tier=\"store\"}", e->n_fetched_tokens);
+    family(out, "prefix_hit_quality_tokens_total", "counter", "The same tokens by quality: exact, or the worst preset that they descend from.");
+    for (unsigned q = KN_KV_QUALITY_EXACT; q < KN_KV_QUALITY_COUNT; q++) {
+        char label[40];
+        snprintf(label, sizeof label, "{quality=\"%s\"}", kn_kv_quality_name((enum kn_kv_quality)q));
+        sample(out, "prefix_hit_quality_tokens_total", label, e->n_cached_by[q] + e->n_fetched_by[q]);
+    }
     counter(out, "computed_tokens_total", e->n_computed_tokens, "Prompt tokens that were computed.");
     counter(out, "steps_total", e->n_steps, "Steps of the engine.");
     counter(out, "step_tokens_total", e->n_step_tokens, "Tokens that steps have computed, of prompts and of answers.");
@@ -148,6 +156,7 @@ static void fetches(struct kni_buf *out, const struct kn_engine_stats *e)
     counter(out, "publish_raw_bytes_total", e->published_raw_bytes, "The same chunks' bytes before coding: the ratio of both is the compression.");
     seconds(out, "publish_seconds_total", "counter", e->publish_ns, "Time spent publishing.");
     counter(out, "publish_errors_total", e->publish_errors, "Publishes that failed.");
+    counter(out, "publish_refused_total", e->n_publish_refused, "Chunks not published because the pool held them in a worse quality than the preset's.");
     gauge(out, "publishing", e->n_publishing, "Publishes queued or running.");
 }
 

@@ -47,6 +47,7 @@ struct kni_params {
     bool logprobs;
     uint32_t n_top;          /* 0..20 */
     char *salt;              /* the request's own cache_salt or NULL */
+    enum kn_kv_quality kv_quality; /* our extension; DEFAULT: the engine's */
     bool ignore_eos, no_fetch, no_publish; /* our extensions: ignore_eos, kv_fetch, kv_publish (both true unless said) */
     bool include_stop;       /* the stop string that ended the text stays in it */
 };

@@ -321,6 +321,10 @@ static bool take_extensions(struct kni_params_reader *r, struct kni_params *out)
         if (!out->salt)
             return kni_params_fail_memory(r);
     }
+    const json_t *quality = kni_params_get(r, "kv_quality");
+    out->kv_quality = kn_kv_quality_from_name(json_string_value(quality));
+    if (quality && !out->kv_quality)
+        return kni_params_fail(r, KN_E_FORMAT, NULL, "kv_quality", "kv_quality must be \"exact\", \"fine\", \"tiles\", \"medium\", \"small\" or \"any\"");
     if (!kni_params_bool(r, "ignore_eos", &out->ignore_eos) || !kni_params_bool(r, "kv_fetch", &fetch) ||
         !kni_params_bool(r, "kv_publish", &publish) || !kni_params_bool(r, "no_stop_trim", &out->include_stop) ||
         !kni_params_bool(r, "include_stop_str_in_output", &out->include_stop) || (!out->chat && !kni_params_bool(r, "add_special_tokens", &bos)))

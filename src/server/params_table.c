@@ -132,6 +132,7 @@ const struct kni_field kni_fields[] = {
     {"keep_alive", A, "iiii", 0, NULL, "the model stays loaded", 0, 0, 0},
     {"kv_fetch", K, "ddii", 0, NULL, "whether it may read from the store", BOOL, 0, 0},
     {"kv_publish", K, "ddii", 0, NULL, "whether it may write to the store", BOOL, 0, 0},
+    {"kv_quality", K, "ddii", 0, NULL, "exact, fine, tiles, medium, small or any: the least that is taken from memory and store", 0, 0, 0},
     {"kv_transfer_params", V, "rrii", OBJECT, NULL, "engines here do not work in pairs", 0, 0, 0},
     {"length_penalty", V, "rrii", ONE, NULL, NULL, 0, 0, 0},
     {"logit_bias", O | L | V | S | X, "rrii", OBJECT | LIST, NULL, NULL, 0, 0, 0},

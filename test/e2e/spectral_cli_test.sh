@@ -75,20 +75,30 @@ run "$work/bf16.json" --store "$store" --profile "$profile" --preset small --kv-
 run "$work/other.json" --store "$store" --profile "$work/other.knp" --preset small
 [ "$(json "$work/other.json" '[o["fetched_tokens"], o["misses"]]')" = "[0, 0]" ] || fail "chunks of one profile were fetched with another"
 
-# ---- the default: exact without a profile, medium with one, wherever it comes from; and that is said
+# ---- the default: exact unless --profile asks for more; a profile that is merely there is advice, and what is used is said
 run "$work/d.json" --store "$store"
 [ "$(json "$work/d.json" '[o["preset"], o["lossy"]]')" = '["exact", false]' ] || fail "the default without a profile is not exact"
 run "$work/d.json" --store "$store" --profile "$profile"
 [ "$(json "$work/d.json" '[o["preset"], o["lossy"], o["fetched_tokens"] >= 128]')" = '["medium", true, true]' ] || fail "the default with --profile is not medium"
 grep -q "preset medium, which is lossy" "$work/d.json.err" || fail "a lossy default is not said"
-KINEMA_PROFILE=$profile run "$work/d.json" --store "$store"
-[ "$(json "$work/d.json" 'o["preset"]')" = medium ] || fail "KINEMA_PROFILE is not used"
 fingerprint=$("$bin" model show -m "$tiny" --json >"$work/m" && json "$work/m" 'o["fingerprint"]')
 mkdir -p "$work/cache/profiles"
 cp "$profile" "$work/cache/profiles/$fingerprint.knp"
+advised() { # what a run with these settings says and uses
+  [ "$(json "$work/d.json" '[o["preset"], o["lossy"], o["quality"]]')" = '["exact", false, "exact"]' ] || fail "$1 makes the default lossy"
+  grep -q -- "--preset medium would store [0-9]*x fewer bytes" "$work/d.json.err" || fail "$1 is no advice: $(cat "$work/d.json.err")"
+}
+KINEMA_PROFILE=$profile run "$work/d.json" --store "$store"
+advised "KINEMA_PROFILE"
+KINEMA_PROFILE=$profile run "$work/d.json" --store "$store" --preset medium
+[ "$(json "$work/d.json" '[o["preset"], o["quality"]]')" = '["medium", "medium"]' ] || fail "KINEMA_PROFILE is not used where a preset asks for it"
 export KINEMA_CACHE=$work/cache
 run "$work/d.json" --store "$store"
-[ "$(json "$work/d.json" 'o["preset"]')" = medium ] || fail "the profile in the cache folder is not found"
+advised "a profile in the cache folder"
+run "$work/d.json" --store "$store" --preset medium
+[ "$(json "$work/d.json" '[o["preset"], o["fetched_tokens"] >= 128]')" = '["medium", true]' ] || fail "the profile in the cache folder is not found"
+run "$work/d.json" --store "$store" --preset medium --kv-quality fine
+[ "$(json "$work/d.json" '[o["fetched_tokens"], o["quality"]]')" = '[0, "exact"]' ] || fail "--kv-quality fine takes medium"
 run "$work/d.json" --store "$store" --preset exact
 [ "$(json "$work/d.json" '[o["preset"], o["lossy"]]')" = '["exact", false]' ] || fail "--preset exact is not exact"
 run "$work/d.json"

@@ -74,6 +74,36 @@ def check_fetch():
         s.expect("fetches are counted", lambda m: m["kinema_fetches_total"] >= 2 and m["kinema_fetch_bytes_total"] > 0 and m["kinema_fetch_seconds_total"] > 0)
 
 
+def check_quality():
+    """A lossy prefix in memory serves only who takes it, and usage says what was used. Nothing depends on who asked first."""
+    lossy = ("--store", f"lmdb:{WORK}/quality", "--drain-timeout", "3s", "--chunk-tokens", "64", "--preset", "tiles", "--levels", "8")
+
+    def ask(server, **fields):
+        body = server.post("/v1/completions", {"prompt": words(100, 1), "max_tokens": 12, "temperature": 0, **fields}).json
+        return body["choices"][0]["text"], body["usage"]["prompt_tokens_details"]["cached_tokens"], body["kinema"]
+    with Server(*lossy) as s:
+        ask(s)
+        s.wait_idle()
+        s.expect("chunks are published", lambda m: m["kinema_published_chunks_total"] >= 1)
+    for first, second in (({}, {"kv_fetch": False}), ({"kv_quality": "any"}, {"kv_quality": "exact"}), ({"kv_quality": "exact"}, {}), ({"kv_fetch": False, "kv_quality": "any"}, {})):
+        with Server(*lossy) as s:
+            for fields in (first, second):
+                text, cached, kinema = ask(s, **fields)
+                if "kv_fetch" in fields or fields.get("kv_quality") == "exact":
+                    assert text == plain[1] and kinema["quality"] == "exact" and "any" not in kinema["cached_by_quality"], (fields, text, kinema)
+                    assert fields is first or cached == 0, (fields, cached)
+                elif fields is first:
+                    assert kinema["fetched_by_quality"] == {"any": kinema["fetched_tokens"]} and kinema["fetched_tokens"] >= 64, (fields, kinema)
+                    assert kinema["quality"] == "any", (fields, kinema)
+                else: # the exact one has been there: everybody gets its blocks
+                    assert text == plain[1] and kinema["cached_by_quality"] == {"exact": kinema["cached_tokens"]} and cached > 64, (fields, kinema)
+            s.expect("hits are counted by quality", lambda m: sum(v for k, v in m.items() if k.startswith("kinema_prefix_hit_quality_tokens_total")) ==
+                     m["kinema_prefix_hit_tokens_total{tier=memory}"] + m["kinema_prefix_hit_tokens_total{tier=store}"])
+            for bad in ("best", "", 1, True):
+                r = s.post("/v1/completions", {"prompt": "a", "max_tokens": 1, "kv_quality": bad})
+                assert r.status == 400 and r.json["error"]["param"] == "kv_quality", (bad, r)
+
+
 def check_dies():
     publish("dies", [1, 2, 3])
     with Bed("dies") as s:
