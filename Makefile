@@ -31,9 +31,10 @@ help:
 setup:
 	@tools/setup
 
-# OpenAI's Python client and a parser of metrics, in an environment under the cache folder: clients of the server's tests.
+# Clients of the server's tests, in environments under the cache folder: OpenAI's Python client and a parser of metrics; lm-evaluation-harness.
 test-clients: setup
 	@tools/test-venv >/dev/null
+	@tools/test-venv lm-eval >/dev/null
 
 # Also libx265, which is GPL and which only comparing needs.
 setup-tests:

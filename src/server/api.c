@@ -96,7 +96,7 @@ static enum kn_status open_call(struct kni_exchange *x, struct kni_params_prompt
     for (uint32_t i = 0; i < p->n; i++) {
         struct kni_out *out = &x->outs[x->n_outs];
         *out = (struct kni_out){.call = call, .choice = &call->choices[p->max_tokens ? i : 0], .index = x->n_outs,
-                                .echo = p->echo ? prompt->text : NULL, .sees_stops = score && !p->ignore_eos};
+                                .echo = p->echo ? prompt->text : NULL, .n_echo = prompt->n_text, .sees_stops = score && !p->ignore_eos};
         kni_answer_init(&out->answer, x->api->model, p->stops, p->n_stops);
         out->answer.include_stop = p->include_stop;
         x->n_outs++;

@@ -196,7 +196,7 @@ enum legacy_field { LEGACY_TOKENS, LEGACY_LOGPROBS, LEGACY_TOPS, LEGACY_OFFSETS,
 static void put_legacy_prompt(struct kni_buf *b, const struct kni_out *out, enum legacy_field field)
 {
     const struct kni_call *call = out->call;
-    const size_t n_text = strlen(out->echo);
+    const size_t n_text = out->n_echo;
     size_t n_bytes = 0, n, at = 0, chars = 0;
     const char *bytes;
     for (uint32_t i = 0; i < call->n_tokens && field == LEGACY_OFFSETS; i++)
@@ -272,7 +272,11 @@ static void put_logprobs(struct kni_buf *b, const struct kni_exchange *x, struct
         return;
     }
     if (with_prompt)
-        out->shown_chars = count_characters(out->echo, strlen(out->echo), 0, SIZE_MAX);
+        out->shown_chars = count_characters(out->echo, out->n_echo, 0, SIZE_MAX);
+    if (with_prompt && x->params.stream) { /* its chunk has no other text */
+        to = out->n_shown;
+        at = out->shown_at;
+    }
     if (x->params.chat) {
         kni_buf_text(b, "{\"content\":[");
         for (uint32_t i = out->n_shown; i < to; i++) {
@@ -347,7 +351,7 @@ void kni_render_answer(struct kni_exchange *x, struct kni_buf *b)
         kni_buf_format(b, x->params.chat ? "%s{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":\"" : "%s{\"index\":%u,\"text\":\"", i ? "," : "",
                        out->index);
         if (out->echo)
-            kni_buf_json(b, out->echo, strlen(out->echo));
+            kni_buf_json(b, out->echo, out->n_echo);
         if (out->answer.bytes.n)
             kni_buf_json(b, out->answer.bytes.data, out->answer.bytes.n);
         kni_buf_text(b, x->params.chat ? "\",\"refusal\":null},\"logprobs\":" : "\",\"logprobs\":");
@@ -370,7 +374,7 @@ static void put_chunk(struct kni_exchange *x, struct kni_out *out, struct kni_bu
     else
         kni_buf_text(b, finish ? "\"delta\":{" : "\"delta\":{\"content\":\"");
     if (!out->begun && out->echo)
-        kni_buf_json(b, out->echo, strlen(out->echo));
+        kni_buf_json(b, out->echo, out->n_echo);
     if (to > out->n_sent)
         kni_buf_json(b, out->answer.bytes.data + out->n_sent, to - out->n_sent);
     kni_buf_text(b, !x->params.chat ? "\",\"logprobs\":" : finish && out->begun ? "},\"logprobs\":" : "\"},\"logprobs\":");

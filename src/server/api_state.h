@@ -23,6 +23,7 @@ struct kni_out {
     struct kni_call *call;
     struct kni_call_choice *choice;
     const char *echo; /* the prompt's text, to be given out first; NULL */
+    size_t n_echo;
     uint32_t index;
     struct kni_answer answer;
     uint32_t n_taken, n_shown; /* tokens */

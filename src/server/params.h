@@ -30,7 +30,12 @@ struct kni_params_error {
     char param[64], text[400];
 };
 
-struct kni_params_prompt { int32_t *tokens; uint32_t n_tokens; char *text; /* for echo; may be NULL */ };
+struct kni_params_prompt {
+    int32_t *tokens;
+    uint32_t n_tokens;
+    char *text; /* for echo; NULL without; ids may stand for any bytes */
+    size_t n_text;
+};
 
 struct kni_params {
     bool chat, stream, include_usage, echo;

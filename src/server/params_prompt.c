@@ -259,7 +259,7 @@ bool kni_params_messages(struct kni_params_reader *r, bool add_reply, struct kni
 }
 
 /* The text that ids stand for; NULL: out of memory. */
-static char *text_of(const struct kn_model *model, const int32_t *ids, uint32_t n_ids)
+static char *text_of(const struct kn_model *model, const int32_t *ids, uint32_t n_ids, size_t *n_text)
 {
     struct kni_buf text = {0};
     const char *bytes;
@@ -267,6 +267,7 @@ static char *text_of(const struct kn_model *model, const int32_t *ids, uint32_t 
     for (uint32_t i = 0; i < n_ids; i++)
         if (kn_model_token_bytes(model, ids[i], &bytes, &n) == KN_OK)
             kni_buf_add(&text, bytes, n);
+    *n_text = text.n;
     kni_buf_add(&text, "", 1);
     return kni_buf_take(&text, &n);
 }
@@ -297,7 +298,9 @@ static bool take_prompt(struct kni_params_reader *r, bool echo, const json_t *v,
     bool ok = json_is_string(v) ? kni_params_tokens(r, "prompt", json_string_value(v), json_string_length(v), flags, out) : take_ids(r, v, out);
     if (!ok || !echo)
         return ok;
-    out->text = json_is_string(v) ? kni_strdup(KNI_ALLOC_TAG_REQUEST, json_string_value(v)) : text_of(r->model, out->tokens, out->n_tokens);
+    out->n_text = json_string_length(v);
+    out->text = json_is_string(v) ? kni_strdup(KNI_ALLOC_TAG_REQUEST, json_string_value(v))
+                                  : text_of(r->model, out->tokens, out->n_tokens, &out->n_text);
     return out->text || kni_params_fail_memory(r);
 }
 

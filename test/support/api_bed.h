@@ -37,6 +37,7 @@ struct script {
     bool endless;            /* waits for finish or cancel behind its text */
     bool special_first;      /* a control token comes first */
     uint64_t n_cached, n_fetched;
+    long prompt_ms;          /* the prompt's scores come so late */
 };
 
 struct kni_loop {
@@ -71,6 +72,18 @@ static inline void play_token(struct kni_call *call, struct kni_call_choice *c, 
     kni_call_signal(call);
 }
 
+/* Token i of the prompt has -i / 4, and so have its likeliest. */
+static inline void play_prompt(struct kni_call *call)
+{
+    for (uint32_t i = 0; i < call->n_tokens; i++) {
+        call->prompt_logprobs[i] = -0.25f * (float)i;
+        for (uint32_t k = 0; k < call->n_top; k++)
+            call->prompt_tops[i * call->n_top + k] = (struct kni_call_top){KN_TINY_FIRST_BYTE + 'a' + (int32_t)k, -0.25f * (float)i - (float)k};
+        atomic_store_explicit(&call->n_prompt_scored, i + 1, memory_order_release);
+    }
+    kni_call_signal(call);
+}
+
 static inline void *play(void *user)
 {
     struct player *p = user;
@@ -85,6 +98,8 @@ static inline void *play(void *user)
     atomic_store_explicit(&call->state, s->refuse ? KNI_CALL_STATE_REFUSED : KNI_CALL_STATE_ACCEPTED, memory_order_release);
     kni_call_signal(call);
     bool more = !s->refuse;
+    if (more && call->score_prompt && !s->prompt_ms)
+        play_prompt(call);
     for (uint32_t n = 0; more && n < call->max_tokens && !atomic_load(&p->cancel); n++) { /* choices take turns */
         more = false;
         for (uint32_t i = 0; i < call->n_choices; i++) {
@@ -100,6 +115,10 @@ static inline void *play(void *user)
         }
         if (n % 3 == 2)
             pause_ms(1);
+    }
+    if (!s->refuse && call->score_prompt && s->prompt_ms) {
+        pause_ms(s->prompt_ms);
+        play_prompt(call);
     }
     for (uint32_t i = 0; i < call->n_choices && !s->refuse; i++) {
         struct kni_call_choice *c = &call->choices[i];

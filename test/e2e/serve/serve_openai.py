@@ -191,6 +191,82 @@ def check_errors():
     assert chat(tools=[], logit_bias={}, presence_penalty=0, user="me").choices, "neutral values must be taken"
 
 
+def check_fields():
+    """What changes the answer is done, or refused by its name, on each route; the unit test asks about every field."""
+    for path, base in (("/v1/completions", {"prompt": "x", "max_tokens": 1}), ("/v1/chat/completions", {"messages": ASK, "max_tokens": 1}),
+                       ("/tokenize", {"content": "x"}), ("/detokenize", {"tokens": [1]})):
+        for field, value in (("tools", [{}]), ("guided_regex", "x"), ("reasoning_effort", "low"), ("options", {"num_ctx": 5}), ("n_probs", 3),
+                             ("images", ["x"]), ("prompt_logprobs", 0), ("max_new_tokens", 5), ("min_tokens", 2), ("stop_token_ids", [1])):
+            if "tokenize" in path and field not in ("tools", "reasoning_effort", "images"):
+                continue
+            if path == "/detokenize":
+                continue
+            a = server.post(path, {**base, field: value})
+            assert a.status == 400 and a.json["error"]["param"] == field and a.json["error"]["code"] == "unsupported_parameter", (path, field, a)
+            assert server.post(path, {**base, field: None}).status == 200, (path, field)
+        assert server.post(path, {**base, "user": "u", "metadata": {"a": [1]}, "nobody_knows": [[1]]}).status == 200, path
+    for path, base, field, value in (
+            ("/v1/completions", {"prompt": "x"}, "messages", ASK), ("/v1/completions", {"prompt": "x"}, "top_logprobs", 3),
+            ("/v1/chat/completions", {"messages": ASK}, "prompt", "x"), ("/v1/chat/completions", {"messages": ASK}, "suffix", "x"),
+            ("/detokenize", {"tokens": [1]}, "content", "x"), ("/tokenize", {"content": "x"}, "tokens", [1]),
+            ("/tokenize", {"messages": ASK}, "chat_template", "x")):
+        a = server.post(path, {**base, field: value})
+        assert a.status == 400 and a.json["error"]["param"] == field and a.json["error"]["code"] == "unsupported_parameter", (path, field, a)
+    a = server.post("/v1/completions", {"prompt": "One, two,", "max_completion_tokens": 2, "ignore_eos": True})
+    assert a.json["usage"]["completion_tokens"] == 2, a
+    for message, param in (({"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, "messages[1].tool_calls"),
+                           ({"role": "user", "content": "x", "tool_call_id": "1"}, "messages[1].tool_call_id"),
+                           ({"role": "assistant", "content": "x", "reasoning_content": "y"}, "messages[1].reasoning_content"),
+                           ({"role": "assistant", "refusal": "no"}, "messages[1].refusal")):
+        refused(400, {"messages": ASK + [message]}, param, "unsupported_parameter")
+    refused(400, {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}, "stream_options.continuous_usage_stats")
+    whole = client.completions.create(model=MODEL, prompt="One, two, three,", max_tokens=12, temperature=0).choices[0].text
+    cut = client.completions.create(model=MODEL, prompt="One, two, three,", max_tokens=12, temperature=0, stop=whole[3:6],
+                                    extra_body={"include_stop_str_in_output": True}).choices[0]
+    assert cut.text == whole[:whole.index(whole[3:6]) + 3] and cut.finish_reason == "stop", (whole, cut)
+
+
+def check_unknown_models():
+    for name in ("gpt-4o", "a/b", "a%2Fb", MODEL + "x", MODEL + "/", "%00", "", "caf%C3%A9", "..", "x?y=1"):
+        a = server.get("/v1/models/" + name)
+        assert a.status == 404, (name, a)
+        e = a.json["error"]
+        assert e["code"] == "model_not_found" and e["param"] == "model" and e["type"] == "invalid_request_error" and MODEL in e["message"], (name, e)
+    assert server.get("/v1/models/" + MODEL).json["id"] == MODEL
+    assert client.models.retrieve(MODEL).id == MODEL
+    try:
+        client.models.retrieve("no/such model")
+        raise AssertionError("a model that is not there was found")
+    except openai.NotFoundError as e:
+        assert e.body["code"] == "model_not_found", e.body
+    for path, body in (("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", {"messages": ASK}), ("/tokenize", {"content": "x"}),
+                       ("/detokenize", {"tokens": [1]})):
+        a = server.post(path, {**body, "model": "gpt-4o"})
+        assert a.status == 404 and a.json["error"]["code"] == "model_not_found" and a.json["error"]["param"] == "model", (path, a)
+    assert server.ask("POST", "/v1/models/x", b"{}").status == 405
+
+
+def check_words():
+    """What JSON or a field cannot hold is named by the field, and no parser's words are in it."""
+    for body, param, text in ((b'{"prompt": "a\\u0000b"}', "prompt", "U+0000"), (b'{"prompt": "x", "cache_salt": "\\u0000"}', "cache_salt", "U+0000"),
+                              (b'{"prompt": "x", "seed": 9223372036854775808}', "seed", "9223372036854775807"),
+                              (b'{"prompt": "x", "n": 1e400}', "n", "from 1 to"), (b'{"prompt": "x", "max_tokens": 2.5}', "max_tokens", "from 1 to"),
+                              (b'{"prompt": "x", "temperature": 99999999999999999999}', "temperature", "from 0 to 2")):
+        a = server.ask("POST", "/v1/completions", body)
+        e = a.json["error"]
+        assert a.status == 400 and e["param"] == param and text in e["message"] and "JSON_" not in e["message"], (body, e)
+
+
+def check_detokenize():
+    ids = server.post("/tokenize", {"content": "Grüße, 日本!<|im_end|>"}).json["tokens"]
+    a = server.post("/detokenize", {"tokens": ids}).json
+    assert a["content"] == a["prompt"] == a["text"] == "Grüße, 日本!<|im_end|>", a
+    strings = server.post("/tokenize", {"prompt": "Hello world", "add_special_tokens": False, "return_token_strs": True}).json
+    assert "".join(strings["token_strs"]) == "Hello world" and len(strings["tokens"]) == len(strings["token_strs"]), strings
+    info = server.get("/tokenizer_info").json
+    assert info["eos_token"] and server.post("/tokenize", {"content": info["eos_token"]}).json["count"] == 1, info
+
+
 def check_bad_bodies():
     cases = {
         b"": 400, b"{": 400, b"[]": 400, b"null": 400, b"{}": 400, b'{"messages": }': 400, b'{"a":' * 5000: 400, b"[" * 100000: 400,

@@ -41,6 +41,30 @@ def check_keys():
             assert e.status_code == 401, e
 
 
+def check_x_api_key():
+    """X-Api-Key is the other way to send a key. Of both the bearer's counts, right or wrong."""
+    nobody = {"Authorization": ""}
+    for headers, status in (({"X-Api-Key": "key-anna-123", **nobody}, 200), ({"x-api-key": "key-bert-456", **nobody}, 200),
+                            ({"X-Api-Key": "key-wrong", **nobody}, 401), ({"X-Api-Key": "", **nobody}, 401),
+                            ({"X-Api-Key": "key-bert-456", "Authorization": "Basic abc"}, 200),
+                            ({"X-Api-Key": "key-bert-456", "Authorization": "Bearer wrong"}, 401),
+                            ({"X-Api-Key": "wrong", "Authorization": "Bearer key-anna-123"}, 200),
+                            ({"X-Api-Key": "Bearer key-anna-123", **nobody}, 401)):
+        a = server.get("/v1/models", headers=headers)
+        assert a.status == status, (headers, a)
+        assert status == 200 or "X-Api-Key" in a.json["error"]["message"] or "API key" in a.json["error"]["message"], a
+    prompt = words(60, 5)
+    ask = {"prompt": prompt, "max_tokens": 1, "temperature": 0}
+
+    def found(**headers):
+        a = server.post("/v1/completions", ask, headers={**nobody, **headers})
+        assert a.status == 200, a
+        return a.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+    found(**{"X-Api-Key": "key-anna-123"})
+    assert found(**{"Authorization": "Bearer key-anna-123", "X-Api-Key": "key-bert-456"}) > 32, "the bearer's tenant counts"
+    assert found(**{"X-Api-Key": "key-bert-456"}) < BLOCK
+
+
 def check_within_and_across():
     assert cached(PROMPT, "key-anna-123") < BLOCK
     assert cached(PROMPT, "key-anna-123") > 32, "a tenant shares with itself"

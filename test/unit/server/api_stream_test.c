@@ -89,6 +89,57 @@ static void streamed_completions(void **state)
     finish(&b);
 }
 
+/* The prompt comes first, described, and once: also where its probabilities come later than another choice's tokens. */
+static void streamed_echo(void **state)
+{
+    (void)state;
+    for (long late = 0; late < 40; late += 20) {
+        struct bed b;
+        struct kni_buf all = {0}, said[2] = {{0}};
+        size_t n_described[2] = {0}, n_chunks[2] = {0};
+        start(&b, &(struct script){.texts = {"xy", "uvw"}, .prompt_ms = late});
+        ask(&b, kni_api_completions, "{\"prompt\":\"h\u00e9\",\"n\":2,\"echo\":true,\"stream\":true,\"logprobs\":1}");
+        assert_int_equal(read_all(&b, 50, &all), -1);
+        const char *p = all.data;
+        for (json_t *j; (j = next_event(&p)); json_decref(j)) {
+            long long i = int_at(j, "choices.0.index");
+            json_t *list = at(j, "choices.0.logprobs");
+            kni_buf_text(&said[i], text_at(j, "choices.0.text"));
+            if (!n_chunks[i]++) {
+                assert_string_equal(said[i].data, "h\xc3\xa9");
+                assert_int_equal(json_array_size(at(list, "tokens")), 3);
+                assert_true(json_is_null(at(list, "token_logprobs.0")));
+            } else if (json_array_size(at(list, "tokens"))) {
+                assert_int_equal(int_at(list, "text_offset.0"), 2 + (long long)n_described[i] - 3);
+            }
+            n_described[i] += json_array_size(at(list, "token_logprobs"));
+        }
+        assert_string_equal(said[0].data, "h\xc3\xa9xy");
+        assert_string_equal(said[1].data, "h\xc3\xa9uvw");
+        assert_int_equal(n_described[0], 5);
+        assert_int_equal(n_described[1], 6);
+        kni_buf_fini(&all);
+        kni_buf_fini(&said[0]);
+        kni_buf_fini(&said[1]);
+        finish(&b);
+    }
+    struct bed b;
+    struct kni_buf all = {0};
+    start(&b, &(struct script){.texts = {""}, .reason = KN_STOP_REASON_LENGTH});
+    ask(&b, kni_api_completions, "{\"prompt\":\"ab\",\"echo\":true,\"stream\":true,\"logprobs\":1,\"max_tokens\":0,\"n\":2}");
+    assert_int_equal(read_all(&b, 50, &all), -1);
+    const char *p = all.data;
+    size_t n_chunks = 0;
+    for (json_t *j; (j = next_event(&p)); json_decref(j), n_chunks++)
+        if (!json_is_null(at(j, "choices.0.finish_reason")))
+            assert_string_equal(text_at(j, "choices.0.finish_reason"), "length");
+        else
+            assert_int_equal(json_array_size(at(j, "choices.0.logprobs.tokens")), 2);
+    assert_int_equal(n_chunks, 4);
+    kni_buf_fini(&all);
+    finish(&b);
+}
+
 /* A stream with nothing to say gives signs of life, which clients skip. */
 static void quiet_stream(void **state)
 {
@@ -147,7 +198,7 @@ static void memory_runs_out(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(streamed_chat), cmocka_unit_test(streamed_completions), cmocka_unit_test(quiet_stream),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(streamed_chat), cmocka_unit_test(streamed_completions), cmocka_unit_test(streamed_echo), cmocka_unit_test(quiet_stream),
                                        cmocka_unit_test(memory_runs_out)};
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -124,6 +124,97 @@ static void log_probabilities(void **state)
     finish(&b);
 }
 
+static void expect_echo(json_t *choice, const char *text, size_t n_prompt, size_t n_answer)
+{
+    json_t *list = at(choice, "logprobs");
+    assert_string_equal(text_at(choice, "text"), text);
+    assert_int_equal(json_array_size(at(list, "tokens")), n_prompt + n_answer);
+    assert_int_equal(json_array_size(at(list, "token_logprobs")), n_prompt + n_answer);
+    assert_int_equal(json_array_size(at(list, "top_logprobs")), n_prompt + n_answer);
+    assert_int_equal(json_array_size(at(list, "text_offset")), n_prompt + n_answer);
+    assert_true(json_is_null(at(list, "token_logprobs.0")));
+    assert_true(json_is_null(at(list, "top_logprobs.0")));
+    for (size_t i = 1; i < n_prompt; i++)
+        assert_true(json_number_value(json_array_get(at(list, "token_logprobs"), i)) == -0.25 * (double)i);
+    for (size_t i = 0; i < n_answer; i++)
+        assert_true(json_number_value(json_array_get(at(list, "token_logprobs"), n_prompt + i)) == -0.5 - (double)i);
+}
+
+/* The prompt's tokens come first, the first of them without a probability; each choice has them. */
+static void echo_is_described(void **state)
+{
+    (void)state;
+    for (long late = 0; late < 40; late += 20) {
+        struct bed b;
+        start(&b, &(struct script){.texts = {"xyz", "uvwST", "EN"}, .reason = KN_STOP_REASON_LENGTH, .prompt_ms = late});
+        ask(&b, kni_api_completions, "{\"prompt\":[\"h\u00e9\",\"b<|im_end|>\"],\"n\":2,\"echo\":true,\"logprobs\":2,\"max_tokens\":5,\"stop\":\"ST\"}");
+        json_t *j = body_of(&b);
+        assert_int_equal(json_array_size(at(j, "choices")), 4);
+        expect_echo(at(j, "choices.0"), "h\xc3\xa9xyz", 3, 3);
+        expect_echo(at(j, "choices.1"), "h\xc3\xa9uvw", 3, 3);
+        expect_echo(at(j, "choices.2"), "b<|im_end|>xyz", 2, 3);
+        json_t *list = at(j, "choices.0.logprobs");
+        assert_string_equal(text_at(list, "tokens.0"), "h");
+        assert_string_equal(text_at(list, "tokens.1"), "bytes:\\xc3");
+        assert_string_equal(text_at(list, "tokens.3"), "x");
+        static const int offsets[] = {0, 1, 2, 2, 3, 4}, behind[] = {0, 1, 11, 12, 13};
+        for (size_t i = 0; i < 6; i++)
+            assert_int_equal(json_integer_value(json_array_get(at(list, "text_offset"), i)), offsets[i]);
+        assert_int_equal(json_object_size(at(list, "top_logprobs.1")), 3); /* two, and its own */
+        assert_true(json_number_value(at(list, "top_logprobs.2.b")) == -1.5);
+        list = at(j, "choices.2.logprobs");
+        assert_string_equal(text_at(list, "tokens.1"), "<|im_end|>");
+        for (size_t i = 0; i < 5; i++)
+            assert_int_equal(json_integer_value(json_array_get(at(list, "text_offset"), i)), behind[i]);
+        assert_string_equal(text_at(j, "choices.1.finish_reason"), "stop");
+        assert_int_equal(int_at(j, "usage.completion_tokens"), 3 + 5 + 3 + 5);
+        json_decref(j);
+        finish(&b);
+    }
+}
+
+/* Nothing is generated; a stop token has its place in the lists; without alternatives there is no list of them. */
+static void echo_alone(void **state)
+{
+    (void)state;
+    struct bed b;
+    start(&b, &(struct script){.texts = {""}, .reason = KN_STOP_REASON_LENGTH});
+    ask(&b, kni_api_completions, "{\"prompt\":\"abc\",\"echo\":true,\"logprobs\":1,\"max_tokens\":0,\"n\":3}");
+    json_t *j = body_of(&b);
+    assert_int_equal(json_array_size(at(j, "choices")), 3);
+    for (size_t i = 0; i < 3; i++) {
+        expect_echo(json_array_get(at(j, "choices"), i), "abc", 3, 0);
+        assert_string_equal(text_at(json_array_get(at(j, "choices"), i), "finish_reason"), "length");
+    }
+    assert_int_equal(int_at(j, "usage.prompt_tokens"), 3);
+    assert_int_equal(int_at(j, "usage.completion_tokens"), 0);
+    assert_int_equal(b.loop.n_calls, 1);
+    assert_int_equal(b.loop.players[0].call ? 1 : 0, 1);
+    json_decref(j);
+    finish(&b);
+    start(&b, &(struct script){.texts = {"x"}, .special_first = true, .endless = true}); /* token 2 ends a reply */
+    ask(&b, kni_api_completions, "{\"prompt\":\"abc\",\"echo\":true,\"logprobs\":1,\"max_tokens\":9}");
+    j = body_of(&b);
+    expect_echo(at(j, "choices.0"), "abc", 3, 1);
+    assert_string_equal(text_at(j, "choices.0.logprobs.tokens.3"), "<|im_end|>");
+    assert_int_equal(int_at(j, "choices.0.logprobs.text_offset.3"), 3);
+    assert_string_equal(text_at(j, "choices.0.finish_reason"), "stop");
+    assert_int_equal(atomic_load(&b.loop.n_finish), 1);
+    json_decref(j);
+    finish(&b);
+    start(&b, &(struct script){.texts = {"x"}});
+    ask(&b, kni_api_completions, "{\"prompt\":[75,3,76],\"echo\":true,\"logprobs\":0,\"max_tokens\":1}"); /* 3 is the byte 0 */
+    assert_non_null(strstr(b.reply.body, "\"text\":\"H\\u0000Ix\""));
+    j = json_loads(b.reply.body, JSON_ALLOW_NUL, NULL);
+    assert_non_null(j);
+    assert_int_equal(int_at(j, "choices.0.logprobs.text_offset.3"), 3);
+    assert_true(json_is_null(at(j, "choices.0.logprobs.top_logprobs")));
+    assert_int_equal(json_array_size(at(j, "choices.0.logprobs.token_logprobs")), 4);
+    assert_int_equal(json_array_size(at(j, "choices.0.logprobs.text_offset")), 4);
+    json_decref(j);
+    finish(&b);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -362,7 +453,7 @@ static void memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_chat), cmocka_unit_test(reasons_and_choices), cmocka_unit_test(stop_strings), cmocka_unit_test(log_probabilities),
+        cmocka_unit_test(whole_chat), cmocka_unit_test(reasons_and_choices), cmocka_unit_test(stop_strings), cmocka_unit_test(log_probabilities), cmocka_unit_test(echo_is_described), cmocka_unit_test(echo_alone),
         cmocka_unit_test(refusals),   cmocka_unit_test(failures),            cmocka_unit_test(tenants),      cmocka_unit_test(client_leaves),
         cmocka_unit_test(models_and_tokens), cmocka_unit_test(memory_runs_out),
     };
