@@ -268,6 +268,7 @@ static void add_results(struct run *r, json_t *o)
     json_object_set_new(published, "raw_bytes", integer(e->published_raw_bytes));
     json_object_set_new(published, "errors", integer(e->publish_errors));
     json_object_set_new(published, "s", json_real(seconds(e->publish_ns)));
+    json_object_set_new(published, "read_only", json_boolean(e->store_read_only));
     json_object_set_new(published, "error", r->publish_status ? json_string(kn_status_message(r->publish_status)) : json_null());
     json_object_set_new(o, "published", published);
     enum kn_preset preset = r->opts.engine.preset ? r->opts.engine.preset : KN_PRESET_EXACT; /* default: there is no store */

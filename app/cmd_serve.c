@@ -167,8 +167,9 @@ static void say_listening(const struct serve *s, uint16_t port)
     uint64_t tokens = info->kv_bytes_per_token ? e->pool_bytes / info->kv_bytes_per_token : 0;
     if (!o->quiet) {
         fprintf(stderr, "kinema serve: listening on %s, OpenAI's API under %s/v1, dashboard at %s/\n", s->url, s->url, s->url);
-        fprintf(stderr, "kinema serve: %s, cache of %s (%" PRIu64 " tokens%s)%s%s\n", s->model_path, kn_app_bytes_text((double)e->pool_bytes), tokens,
-                s->pool_chosen ? ", chosen; --pool-size sets it" : "", e->store_url ? ", store " : "", e->store_url ? e->store_url : "");
+        fprintf(stderr, "kinema serve: %s, cache of %s (%" PRIu64 " tokens%s)%s%s%s\n", s->model_path, kn_app_bytes_text((double)e->pool_bytes), tokens,
+                s->pool_chosen ? ", chosen; --pool-size sets it" : "", e->store_url ? ", store " : "", e->store_url ? e->store_url : "",
+                e->store_url && e->store_read_only ? " (only read: nothing is published)" : "");
         if (e->store_url)
             kn_app_say_preset("serve", e, s->model, s->preset_chosen);
     }

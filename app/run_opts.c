@@ -10,7 +10,7 @@
 
 enum opt {
     OPT_SYSTEM = 256, OPT_RAW, OPT_TEMP, OPT_TOP_K, OPT_TOP_P, OPT_MIN_P, OPT_REPEAT_PENALTY, OPT_REPEAT_LAST, OPT_SEED, OPT_CHUNK,
-    OPT_KV_TYPE, OPT_POOL, OPT_STORE, OPT_STORE_MAX, OPT_STORE_TTL, OPT_PRESET, OPT_LEVELS, OPT_PER_PICTURE, OPT_CHUNK_TOKENS,
+    OPT_KV_TYPE, OPT_POOL, OPT_STORE, OPT_STORE_MAX, OPT_STORE_TTL, OPT_READ_ONLY, OPT_PRESET, OPT_LEVELS, OPT_PER_PICTURE, OPT_CHUNK_TOKENS,
     OPT_DEADLINE, OPT_PROFILE, OPT_BACKEND, OPT_SALT, OPT_NO_FETCH, OPT_KV_QUALITY, OPT_NO_PUBLISH, OPT_CPU, OPT_JSON, OPT_IGNORE_STOP
 };
 
@@ -39,6 +39,7 @@ static const struct option table[] = {
     {"store", required_argument, NULL, OPT_STORE},
     {"store-max", required_argument, NULL, OPT_STORE_MAX},
     {"store-ttl", required_argument, NULL, OPT_STORE_TTL},
+    {"store-read-only", no_argument, NULL, OPT_READ_ONLY},
     {"preset", required_argument, NULL, OPT_PRESET},
     {"profile", required_argument, NULL, OPT_PROFILE},
     {"backend", required_argument, NULL, OPT_BACKEND},
@@ -86,6 +87,7 @@ void kn_run_opts_help(void)
           "\n"
           "  --store URL               where prefixes are fetched from and published to: lmdb:FOLDER\n"
           "  --store-max SIZE, --store-ttl TIME    limits of the store (16G, for ever)\n"
+          "  --store-read-only         only fetch: nothing is written to the store, and no permission to is needed\n"
           "  --preset exact|fine|medium|small|tiles\n"
           "                            coding of published chunks: exact returns the cache bit for bit; the others are lossy,\n"
           "                            fine to small from best to smallest. Default: exact; medium with --profile\n"
@@ -202,6 +204,7 @@ static int parse_one(int option, const char *text, struct kn_run_opts *o)
     case OPT_JSON: o->json = true; return 0;
     case OPT_STORE: o->engine.store_url = text; return 0;
     case OPT_PROFILE: o->engine.profile_path = text; return 0;
+    case OPT_READ_ONLY: o->engine.store_read_only = true; return 0;
     case OPT_SALT: o->request.salt = text; return 0;
     case OPT_NO_FETCH: o->request.no_fetch = true; return 0;
     case OPT_NO_PUBLISH: o->request.no_publish = true; return 0;

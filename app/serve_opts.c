@@ -57,6 +57,7 @@ const struct kn_serve_setting kn_serve_settings[] = {
     {SIZE("store_max", engine.store_max_bytes, 16ull << 30, "limit of the store (16G)")},
     {.name = "store_ttl", .kind = KN_SERVE_KIND_AGE, .offset = AT(engine.store_ttl_s), .arg = "TIME",
      .what = "age at which chunks are dropped, such as 12h or 7d (never)"},
+    {FLAG("store_read_only", engine.store_read_only, "only fetch: nothing is written to the store, and no permission to is needed")},
     {CHOICE("preset", preset, presets, "exact|fine|medium|small|tiles", "coding of published chunks; all but exact are lossy\n"
             "(exact; medium with a profile)")},
     {CHOICE("kv_quality", kv_quality, qualities, "exact|fine|tiles|medium|small|any", "least that is taken from memory and store by requests\n"

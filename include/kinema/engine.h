@@ -126,6 +126,8 @@ struct kn_engine_opts {
     bool fetch_inline;        /* experiment: a step waits for the fetches that it meets, as engines without a queue for them do */
     bool store_optional;      /* a store that cannot be opened is no error: it is tried again, and its requests are computed */
     enum kn_kv_quality kv_quality; /* least that a request takes when it does not say; default: what the preset gives */
+    bool store_read_only;     /* fetch from the store and never write to it, last-use times included: it needs no permission to, and
+                               is not made where there is none. A store that turns out so is used so, with one warning */
 };
 
 struct kn_sampler_opts {
@@ -221,6 +223,7 @@ struct kn_engine_stats {
     bool store_read_ok, store_write_ok; /* false while it is being left alone after repeated errors */
     uint64_t n_cached_by[KN_KV_QUALITY_COUNT], n_fetched_by[KN_KV_QUALITY_COUNT]; /* n_cached_tokens, n_fetched_tokens by quality */
     uint64_t n_publish_refused; /* chunks not published because the pool held them in a worse quality than the preset's */
+    bool store_read_only;            /* nothing is published: asked for, or the store may not be written */
 };
 
 /* Opens an engine on a model (which it references). Errors: KN_E_NOMEM, KN_E_ARG, KN_E_IO (store, profile; said with its path),

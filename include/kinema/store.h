@@ -26,7 +26,10 @@ struct kn_store_opts {
     const char *url;    /* borrowed for the call; no default */
     uint64_t max_bytes; /* size limit of stored chunks, bytes; oldest used are evicted beyond it; 0: 16 GiB */
     uint64_t ttl_s;     /* seconds that a chunk lives after its last write; 0: for ever */
-    bool read_only;     /* never writes, not even last-use times; fails when the store is missing */
+    bool read_only;     /* never writes, not even last-use times; fails when the store is missing. Needs no permission to write: without
+                         * it on lock.mdb reading goes on beside a writer, with a check after each (doc/format-store.md) */
+    bool may_read_only; /* a store that may not be written (permissions, a read-only mount) is opened read_only and a warning logged,
+                         * instead of failing */
 };
 
 /* One stored chunk. Strings borrowed for the callback. */
@@ -53,6 +56,8 @@ typedef void (*kn_store_verify_fn)(void *user, const struct kn_store_item *item,
 
 KN_API enum kn_status kn_store_open(struct kn_store **out, const struct kn_store_opts *opts, struct kn_err *err);
 KN_API void kn_store_close(struct kn_store **store);
+/* Whether it was opened read-only, asked for or not. */
+KN_API bool kn_store_is_read_only(const struct kn_store *store);
 KN_API enum kn_status kn_store_ls(struct kn_store *store, kn_store_item_fn fn, void *user);
 KN_API enum kn_status kn_store_stat(struct kn_store *store, struct kn_store_stat *out);
 /* Reads every chunk and checks its checksums and its manifest entry. KN_OK when all are good, KN_E_FORMAT otherwise. */

@@ -88,6 +88,7 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
                                   .kv = *layout,
                                   .backend = o->backend,
                                   .hevc = o->hevc,
+                                  .store_read_only = o->store_read_only,
                                   .store_optional = o->store_optional};
     memcpy(fo.fingerprint, e->model->info.fingerprint, sizeof fo.fingerprint);
     struct kni_codec_opts co = {.preset = o->preset, .tiles = o->tiles, .backend = o->backend, .hevc = o->hevc};
@@ -283,6 +284,7 @@ void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats 
         out->store_open = health.is_open;
         out->store_read_ok = health.is_open && health.read_ok;
         out->store_write_ok = health.is_open && health.write_ok;
+        out->store_read_only = health.read_only;
         out->store_read_errors = health.read_errors;
         out->store_write_errors = health.write_errors;
         kni_publish_get_stats(engine->fetcher, &p);

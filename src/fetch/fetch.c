@@ -225,7 +225,8 @@ enum kn_status kni_fetcher_open_on(struct kni_fetcher **out, const struct kni_fe
 enum kn_status kni_fetcher_open(struct kni_fetcher **out, const struct kni_fetcher_opts *opts, struct kn_err *err)
 {
     struct kn_store *store = NULL;
-    struct kn_store_opts so = {.size = sizeof so, .url = opts->store_url, .max_bytes = opts->max_bytes, .ttl_s = opts->ttl_s};
+    struct kn_store_opts so = {.size = sizeof so, .url = opts->store_url, .max_bytes = opts->max_bytes, .ttl_s = opts->ttl_s,
+                               .read_only = opts->store_read_only, .may_read_only = true};
     *out = NULL;
     enum kn_status s = opts->store_optional ? kni_store_open_lazy(&store, &so, err) : kn_store_open(&store, &so, err);
     return s ? s : kni_fetcher_open_on(out, opts, store, err);
@@ -262,7 +263,7 @@ static void finish(struct kni_fetch *job, uint64_t now_ns)
 {
     job->state = KNI_FETCH_STATE_DONE;
     job->end_ns = now_ns;
-    job->fetcher->flush_wanted = true;
+    job->fetcher->flush_wanted = !kn_store_is_read_only(job->fetcher->store);
     pthread_cond_broadcast(&job->fetcher->publish);
     kni_fetcher_tell(job->fetcher);
 }

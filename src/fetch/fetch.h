@@ -33,6 +33,7 @@ struct kni_fetcher_opts {
     struct kni_profile *profile; /* of the spectral presets; the fetcher takes a reference. NULL: none */
     enum kn_backend backend;     /* of the spectral presets */
     struct kn_hevc_opts hevc;    /* of presets and backends that are video */
+    bool store_read_only;        /* nothing is written to it; without this, too, where that is not permitted */
     bool store_optional;         /* a store that cannot be opened is no error: it is tried again */
     /* Bounds on the store, for tests; 0: the defaults. */
     uint32_t lookup_ms;          /* a job waits at most so long for its lookup; 2000, and never more than deadline_ms */
@@ -88,7 +89,8 @@ void kni_fetcher_wake(struct kni_fetcher *fetcher);
 /* Publishes the whole chunks of positions 0..n_tokens that the store does not have yet. The blocks in view must stay
  * untouched until kni_publish_poll has returned cookie (the caller holds references). qualities: [view->n_blocks], enum kn_kv_quality of
  * each block; NULL: all are exact. A chunk with a block that is worse than the preset's name is not written, nor what lies behind it, and
- * counts in n_refused; that is no error. Copies tokens, table and qualities. */
+ * counts in n_refused; that is no error. Copies tokens, table and qualities.
+ * KN_E_STATE: the store is read-only, which is said when it is opened and no error of the request's. */
 enum kn_status kni_publish_submit(struct kni_fetcher *fetcher, const int32_t *tokens, uint32_t n_tokens, const char *salt,
                                   const struct kni_kv_view *view, const uint8_t *qualities, void *cookie);
 /* Returns finished publishes one by one: true and *cookie. *status tells how it went. */
@@ -105,6 +107,7 @@ void kni_publish_get_stats(struct kni_fetcher *fetcher, struct kni_publish_stats
 struct kni_fetcher_health {
     uint64_t read_errors, write_errors; /* calls of the store that failed or hung, since open */
     bool is_open;                       /* false while an optional store could not be opened */
+    bool read_only;                     /* nothing is published */
     bool read_ok, write_ok;             /* false while it is left alone */
 };
 void kni_fetcher_get_health(struct kni_fetcher *fetcher, struct kni_fetcher_health *out);

@@ -151,7 +151,7 @@ static void report(struct kni_fetch_thread *t, const struct kni_fetch *job, uint
     const char *key = job->keys[chunk].text;
     bool half_gone = s == KN_E_NOT_FOUND && entry->n_bytes; /* wholly gone, there is nothing to mend */
     bool heals = s == KN_E_FORMAT || s == KN_E_MISMATCH || half_gone;
-    bool drop = heals && !f->store->read_only && kni_fetcher_ask(t, KNI_STORE_CALL_WRITE);
+    bool drop = heals && !kn_store_is_read_only(f->store) && kni_fetcher_ask(t, KNI_STORE_CALL_WRITE);
     struct kn_err err = {0};
     if (drop) {
         enum kn_status dropped = kni_store_drop(f->store, key, entry, &err);

@@ -59,6 +59,8 @@ enum kn_status kni_publish_submit(struct kni_fetcher *f, const int32_t *tokens, 
                                   const uint8_t *qualities, void *cookie)
 {
     enum kn_status s = KN_OK;
+    if (kn_store_is_read_only(f->store))
+        return KN_E_STATE;
     if (n_tokens > (uint64_t)view->n_blocks * KNI_BLOCK_TOKENS)
         return KN_E_ARG;
     struct kni_publish *p = kni_calloc(KNI_ALLOC_TAG_FETCH, sizeof *p, 0);

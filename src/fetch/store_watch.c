@@ -146,6 +146,7 @@ void kni_fetcher_get_health(struct kni_fetcher *f, struct kni_fetcher_health *ou
     *out = (struct kni_fetcher_health){.read_errors = f->n_store_errors[KNI_STORE_USE_READ],
                                        .write_errors = f->n_store_errors[KNI_STORE_USE_WRITE],
                                        .is_open = kni_store_is_open(f->store),
+                                       .read_only = kn_store_is_read_only(f->store),
                                        .read_ok = !f->breakers[KNI_STORE_USE_READ].open_until_ns,
                                        .write_ok = !f->breakers[KNI_STORE_USE_WRITE].open_until_ns};
     pthread_mutex_unlock(&f->lock);

@@ -72,7 +72,7 @@ static void publish(struct kni_sched *s, struct kni_job *job)
         kni_sched_release_hold(s, hold);
         if (status == KN_E_FULL)
             kni_log(KN_LOG_LEVEL_DEBUG, "sched", "a prefix of %u tokens is not published: too many wait for the store already", n);
-        else
+        else if (status != KN_E_STATE) /* read-only: has been said */
             kni_sched_say_store_error(s, status, "queueing a publish");
         return;
     }

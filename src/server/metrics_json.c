@@ -186,7 +186,8 @@ static void store_flags(struct kni_buf *out, const struct kn_engine_stats *e)
     flag(out, "configured", e->has_store);
     flag(out, "open", e->store_open);
     flag(out, "read", e->has_store && e->store_open && e->store_read_ok);
-    flag(out, "write", e->has_store && e->store_open && e->store_write_ok);
+    flag(out, "write", e->has_store && e->store_open && e->store_write_ok && !e->store_read_only);
+    flag(out, "read_only", e->store_read_only);
 }
 
 static void store(struct kni_buf *out, const struct kni_snapshot *s)

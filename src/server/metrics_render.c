@@ -169,7 +169,8 @@ static void store(struct kni_buf *out, const struct kn_engine_stats *e)
     gauge(out, "store_open", e->store_open, "1: the store is open; 0: none, or it could not be opened yet.");
     family(out, "store_up", "gauge", "1: the store is in use; 0: none, or it is left alone for a while after repeated errors.");
     sample(out, "store_up", "{direction=\"read\"}", e->has_store && e->store_open && e->store_read_ok);
-    sample(out, "store_up", "{direction=\"write\"}", e->has_store && e->store_open && e->store_write_ok);
+    sample(out, "store_up", "{direction=\"write\"}", e->has_store && e->store_open && e->store_write_ok && !e->store_read_only);
+    gauge(out, "store_read_only", e->store_read_only, "1: the store is only fetched from, as asked for or for lack of permission to write it.");
 }
 
 /* A label's value: backslash, quote and end of line escaped, what is no UTF-8 as U+FFFD. */

@@ -286,6 +286,7 @@ static enum kn_status fault_open(struct kn_store **out, const struct kn_store_op
     }
     inner.url = colon + 1;
     if (!(s = kn_store_open(&f->inner, &inner, err))) {
+        f->base.read_only = kn_store_is_read_only(f->inner);
         *out = &f->base;
         f = NULL;
     }

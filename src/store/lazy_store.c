@@ -91,19 +91,19 @@ static enum kn_status lazy_get(struct kn_store *store, const char *key, struct k
 static enum kn_status lazy_put(struct kn_store *store, const char *key, const struct kni_store_entry *entry, const void *data, struct kn_err *err)
 {
     struct kn_store *inner = enter(self(store), err);
-    return inner ? leave(self(store), inner->ops->put(inner, key, entry, data, err)) : KN_E_IO;
+    return inner ? leave(self(store), kn_store_is_read_only(inner) ? KN_E_STATE : inner->ops->put(inner, key, entry, data, err)) : KN_E_IO;
 }
 
 static enum kn_status lazy_drop(struct kn_store *store, const char *key, const struct kni_store_entry *only, struct kn_err *err)
 {
     struct kn_store *inner = enter(self(store), err);
-    return inner ? leave(self(store), inner->ops->drop(inner, key, only, err)) : KN_E_IO;
+    return inner ? leave(self(store), kn_store_is_read_only(inner) ? KN_E_STATE : inner->ops->drop(inner, key, only, err)) : KN_E_IO;
 }
 
 static enum kn_status lazy_flush(struct kn_store *store)
 {
     struct kn_store *inner = enter(self(store), NULL);
-    return inner ? leave(self(store), inner->ops->flush(inner)) : KN_E_IO;
+    return inner ? leave(self(store), kni_store_flush(inner)) : KN_E_IO;
 }
 
 static enum kn_status lazy_list(struct kn_store *store, const char *prefix, struct kni_store_list *out)
@@ -122,13 +122,13 @@ static enum kn_status lazy_stat(struct kn_store *store, struct kn_store_stat *ou
 static enum kn_status lazy_gc(struct kn_store *store, uint64_t *n_removed, uint64_t *bytes_removed)
 {
     struct kn_store *inner = enter(self(store), NULL);
-    return inner ? leave(self(store), inner->ops->gc(inner, n_removed, bytes_removed)) : KN_E_IO;
+    return inner ? leave(self(store), kn_store_is_read_only(inner) ? KN_E_STATE : inner->ops->gc(inner, n_removed, bytes_removed)) : KN_E_IO;
 }
 
 static enum kn_status lazy_rm(struct kn_store *store, const char *prefix, uint64_t *n_removed)
 {
     struct kn_store *inner = enter(self(store), NULL);
-    return inner ? leave(self(store), inner->ops->rm(inner, prefix, n_removed)) : KN_E_IO;
+    return inner ? leave(self(store), kn_store_is_read_only(inner) ? KN_E_STATE : inner->ops->rm(inner, prefix, n_removed)) : KN_E_IO;
 }
 
 static bool lazy_is_open(struct kn_store *store)
@@ -138,6 +138,15 @@ static bool lazy_is_open(struct kn_store *store)
     bool is_open = l->inner != NULL;
     pthread_mutex_unlock(&l->lock);
     return is_open;
+}
+
+static bool lazy_is_read_only(const struct kn_store *store)
+{
+    struct lazy_store *l = self((struct kn_store *)(uintptr_t)store);
+    pthread_mutex_lock(&l->lock);
+    bool read_only = l->inner && kn_store_is_read_only(l->inner);
+    pthread_mutex_unlock(&l->lock);
+    return read_only;
 }
 
 static void lazy_interrupt(struct kn_store *store)
@@ -217,6 +226,7 @@ static const struct kni_store_ops lazy_ops = {
     .close = lazy_close,
     .interrupt = lazy_interrupt,
     .is_open = lazy_is_open,
+    .is_read_only = lazy_is_read_only,
     .retry = lazy_retry,
     .lookup = lazy_lookup,
     .get = lazy_get,

@@ -13,6 +13,16 @@
  * A cut file. Touching a mapped page beyond the end of the file is SIGBUS. LMDB itself may leave a file short of its last
  * page (pages freed in the transaction that made them are never written), so shortness is not proof of damage: the file
  * is extended, which never overwrites, and a page that was lost reads as zeros, which LMDB refuses and our checksum finds.
+ *
+ * Reading without a slot. A reader registers in lock.mdb, so that no writer reuses the pages of its snapshot. Who may not write
+ * that file (a read-only mount, another user's store) reads with MDB_NOLOCK, and looks afterwards whether a writer can have
+ * come so far. Transaction W takes pages that were freed before W - 1 only. So what snapshot T sees is first overwritten by
+ * transaction T + 3, which cannot have begun while T + 1 is the last one in the file:
+ *
+ *     begin: T = last committed     read, copy     end: last committed <= T + 1 ? good : KNI_LMDB_OVERTAKEN, read again
+ *
+ * What that cannot mend: a tree page that is overwritten under LMDB's own feet, which takes two commits within the microseconds
+ * of a descent. doc/format-store.md says what to do about it.
  */
 #include "store/lmdb_env.h"
 
@@ -62,8 +72,8 @@ static const char *advice(int rc)
 {
     switch (rc) {
     case EACCES:
-    case EPERM: return "; give this user read and write permission on the folder and its files (readers register in lock.mdb)";
-    case EROFS: return "; open it read-only, or name a folder that can be written";
+    case EPERM: return "; give this user permission to write the folder and its files, or only fetch from it (--store-read-only)";
+    case EROFS: return "; only fetch from it (--store-read-only), or name a folder that can be written";
     case ENOSPC:
     case EDQUOT:
     case EFBIG: return "; free disk space or lower the store's limit";
@@ -71,6 +81,7 @@ static const char *advice(int rc)
     case MDB_CORRUPTED:
     case MDB_PAGE_NOTFOUND: return "; data.mdb is damaged or not an LMDB file: remove the folder or name another, its chunks will be made anew";
     case MDB_VERSION_MISMATCH: return "; data.mdb was written by another LMDB format: name another folder";
+    case KNI_LMDB_OVERTAKEN: return "; let this user write its lock.mdb, where readers register";
     case ESTALE: return "; its files were removed or replaced while it was open: open it again";
     case MDB_READERS_FULL: return "; too many processes read this store at once";
     default: return "";
@@ -79,7 +90,10 @@ static const char *advice(int rc)
 
 enum kn_status kni_lmdb_err(struct kn_err *err, const struct kni_lmdb *db, const char *what, int rc)
 {
-    return kni_err_set(err, kni_lmdb_status(rc), "store lmdb:%.200s: %s: %s%s", db->path, what, mdb_strerror(rc), advice(rc));
+    bool denied = (rc == EACCES || rc == EPERM) && db->read_only;
+    return kni_err_set(err, kni_lmdb_status(rc), "store lmdb:%.200s: %s: %s%s", db->path, what,
+                       rc == KNI_LMDB_OVERTAKEN ? "it is written faster than it can be read without a place among its readers" : mdb_strerror(rc),
+                       denied ? "; give this user permission to read the folder and its data.mdb" : advice(rc));
 }
 
 /* An existing folder without data.mdb must be empty: a mistyped path must not turn someone's folder into a store. */
@@ -106,7 +120,9 @@ static enum kn_status prepare_folder(const char *path, bool read_only, struct st
     char data_path[PATH_MAX];
     struct stat data;
     if (!*path || (size_t)snprintf(data_path, sizeof data_path, "%s/data.mdb", path) >= sizeof data_path)
-        return kni_err_set(err, KN_E_ARG, "store lmdb:%.200s: the path is empty or too long", path);
+        return kni_err_set(err, KN_E_ARG, "store lmdb:%.200s: the path is %s", path, *path ? "too long" : "empty; name a folder after lmdb:");
+    if (*path == '~') /* a home folder, to a shell; a folder of that name is never what is meant */
+        return kni_err_set(err, KN_E_ARG, "store lmdb:%.200s: nothing has replaced the ~ by a home folder: write the path out (or ./~ for a folder of that name)", path);
     if (stat(path, st)) {
         if (errno != ENOENT)
             return kni_err_set(err, KN_E_IO, "store lmdb:%.200s: %s", path, strerror(errno));
@@ -166,6 +182,13 @@ static int create_tables(struct kni_lmdb *db, MDB_val *key)
     return mdb_txn_commit(txn);
 }
 
+/* Whether a writer may have reused pages that a reader without a slot has seen; see above. */
+static bool is_overtaken(const struct kni_lmdb *db, MDB_txn *txn)
+{
+    MDB_envinfo info;
+    return !mdb_env_info(db->env, &info) && info.me_last_txnid > mdb_txn_id(txn) + 1;
+}
+
 /* Finds or makes the three tables. *version: the store's, 0 when there is none. MDB_NOTFOUND: not our file. */
 static int open_tables(struct kni_lmdb *db, uint32_t *version)
 {
@@ -184,11 +207,19 @@ static int open_tables(struct kni_lmdb *db, uint32_t *version)
         *version = val.mv_size == 4 ? (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24 : UINT32_MAX;
         if (*version == FORMAT_VERSION && !(rc = mdb_dbi_open(txn, "chunk", 0, &db->chunk)))
             rc = mdb_dbi_open(txn, "manifest", 0, &db->manifest);
+        if (db->unlocked && is_overtaken(db, txn)) {
+            mdb_txn_abort(txn);
+            *version = 0;
+            return KNI_LMDB_OVERTAKEN;
+        }
         int rc2 = mdb_txn_commit(txn); /* commit, so that the table handles live on */
         return rc ? rc : rc2;
     }
+    bool overtaken = db->unlocked && is_overtaken(db, txn);
     bool fresh = rc == MDB_NOTFOUND && !mdb_dbi_open(txn, NULL, 0, &top) && !mdb_stat(txn, top, &st) && !st.ms_entries;
     mdb_txn_abort(txn);
+    if (overtaken)
+        return KNI_LMDB_OVERTAKEN;
     if (!fresh)
         return rc;
     db->empty = db->read_only;
@@ -199,10 +230,31 @@ static int open_tables(struct kni_lmdb *db, uint32_t *version)
     return rc;
 }
 
+static bool is_denial(int rc)
+{
+    return rc == EACCES || rc == EPERM || rc == EROFS;
+}
+
+/* Whether this process may not write the file at path, or not make it in the folder where there is none. */
+static bool is_denied(const char *folder, const char *name)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (!access(path, R_OK | W_OK))
+        return false;
+    return is_denial(errno) || (errno == ENOENT && access(folder, W_OK | X_OK) && is_denial(errno));
+}
+
+bool kni_lmdb_is_denied(const char *folder)
+{
+    return is_denied(folder, "data.mdb") || is_denied(folder, "lock.mdb");
+}
+
 /* Opens db->env from scratch; map_lock is held exclusively or db is not shared yet. what says which step failed. */
 static int open_env(struct kni_lmdb *db, const char **what, uint32_t *version)
 {
     unsigned flags = MDB_NOTLS | MDB_NOMETASYNC | (db->read_only ? MDB_RDONLY : 0);
+    db->unlocked = db->read_only && is_denied(db->path, "lock.mdb");
     char path[PATH_MAX];
     struct stat st;
     int rc, dead;
@@ -211,20 +263,24 @@ static int open_env(struct kni_lmdb *db, const char **what, uint32_t *version)
     db->empty = db->read_only && !stat(path, &st) && st.st_size == 0; /* LMDB would try to write its head */
     if (db->empty)
         return 0;
-    for (;; db->map_bytes /= 2) {
+    for (;;) {
         *what = "cannot open";
         if ((rc = mdb_env_create(&db->env)))
             return rc;
         if (!(rc = mdb_env_set_maxdbs(db->env, 8)) && !(rc = mdb_env_set_maxreaders(db->env, MAX_READERS)) &&
-            !(rc = mdb_env_set_mapsize(db->env, (size_t)db->map_bytes)) && !(rc = mdb_env_open(db->env, db->path, flags, 0666)))
+            !(rc = mdb_env_set_mapsize(db->env, (size_t)db->map_bytes)) && !(rc = mdb_env_open(db->env, db->path, flags | (db->unlocked ? MDB_NOLOCK : 0), 0666)))
             break;
         mdb_env_close(db->env);
         db->env = NULL;
-        if (rc != ENOMEM || db->map_bytes / 2 < MIN_MAP_BYTES)
-            return rc; /* ENOMEM: address space is limited; a smaller map may do */
+        if (rc == ENOMEM && db->map_bytes / 2 >= MIN_MAP_BYTES)
+            db->map_bytes /= 2; /* address space is limited; a smaller map may do */
+        else if (is_denial(rc) && db->read_only && !db->unlocked)
+            db->unlocked = true; /* lock.mdb could not be opened for a reason that access() does not know */
+        else
+            return rc;
     }
     mdb_reader_check(db->env, &dead);
-    *what = db->read_only ? "data.mdb is shorter than it says; open the store once for writing to mend it" : "data.mdb is cut short";
+    *what = db->read_only ? "data.mdb is shorter than it says, and `kinema store gc` by somebody who may write it would mend that" : "data.mdb is cut short";
     if (!(rc = mend_length(db))) {
         *what = "cannot read its tables";
         for (int tries = 0; tries < 8; tries++)
@@ -474,8 +530,11 @@ int kni_lmdb_end(struct kni_lmdb *db, MDB_txn *txn, bool write, int rc)
         rc = mdb_txn_commit(txn);
         if (!rc)
             mend_length(db); /* so that readers never meet a short file; a full disk may refuse, which harms nobody here */
-    } else
+    } else {
+        if (db->unlocked && is_overtaken(db, txn)) /* then whatever else was met says nothing */
+            rc = KNI_LMDB_OVERTAKEN;
         mdb_txn_abort(txn);
+    }
     pthread_rwlock_unlock(&db->map_lock);
     return rc;
 }

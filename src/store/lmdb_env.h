@@ -8,6 +8,7 @@
 #ifndef KNI_STORE_LMDB_ENV_H
 #define KNI_STORE_LMDB_ENV_H
 
+#include <errno.h>
 #include <lmdb.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -16,12 +17,16 @@
 
 #include "base/status.h"
 
+#define KNI_LMDB_OVERTAKEN EAGAIN
+#define KNI_LMDB_TRIES 8
+
 struct kni_lmdb {
     MDB_env *env;
     MDB_dbi meta, chunk, manifest; /* "kinema", "chunk", "manifest" */
     pthread_rwlock_t map_lock;     /* shared: a transaction is open; exclusive: env, dbis, map_bytes may change */
     uint64_t map_bytes;
     bool read_only;
+    bool unlocked; /* read-only, without a slot in lock.mdb: what was read is looked at again at the end (lmdb_env.c) */
     bool empty; /* read-only, and its creation was cut short or is under way: there are no tables yet */
     /* guarded by the registry's lock */
     char *path;
@@ -35,12 +40,15 @@ struct kni_lmdb {
 /* Opens or shares. The folder is created when missing (its parent is not). map_bytes is the least map wanted. */
 enum kn_status kni_lmdb_open(struct kni_lmdb **out, const char *path, bool read_only, uint64_t map_bytes, struct kn_err *err);
 void kni_lmdb_close(struct kni_lmdb *db);
+/* Whether this process may not write the store in a folder: its data.mdb, or lock.mdb, or the folder where one is missing. */
+bool kni_lmdb_is_denied(const char *folder);
 
 /* Begins a transaction, following a map that another process has grown, clearing slots of dead readers, and reopening
  * after a failed write. Returns an LMDB code; on 0, kni_lmdb_end must follow on the same thread. MDB_NOTFOUND: a store
  * without tables, read-only, which is to say an empty one. */
 int kni_lmdb_begin(struct kni_lmdb *db, bool write, MDB_txn **txn);
-/* Commits (write) or ends the transaction. rc: what the caller has met so far; not 0 aborts. Returns the first LMDB code. */
+/* Commits (write) or ends the transaction. rc: what the caller has met so far; not 0 aborts. Returns the first LMDB code.
+ * KNI_LMDB_OVERTAKEN, of a reader without a slot: what was read may be wrong; forget it and begin anew, KNI_LMDB_TRIES times at most. */
 int kni_lmdb_end(struct kni_lmdb *db, MDB_txn *txn, bool write, int rc);
 uint64_t kni_lmdb_map_bytes(struct kni_lmdb *db);
 /* Makes the map at least bytes large. No transaction of this thread may be open. */

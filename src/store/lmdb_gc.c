@@ -71,12 +71,18 @@ enum kn_status kni_lmdb_list(struct kn_store *store, const char *prefix, struct 
     struct kni_lmdb_store *s = self(store);
     MDB_txn *txn;
     list_init(out);
-    int rc = kni_lmdb_begin(s->db, false, &txn);
-    if (rc) /* MDB_NOTFOUND: no tables yet, an empty store */
-        return rc == MDB_NOTFOUND ? KN_OK : kni_lmdb_status(rc);
-    rc = list_in(s->db, txn, prefix, out);
-    kni_lmdb_end(s->db, txn, false, 0);
-    return kni_lmdb_status(rc);
+    for (int tries = 0;; tries++) {
+        int rc = kni_lmdb_begin(s->db, false, &txn);
+        if (rc) /* MDB_NOTFOUND: no tables yet, an empty store */
+            return rc == MDB_NOTFOUND ? KN_OK : kni_lmdb_status(rc);
+        rc = list_in(s->db, txn, prefix, out);
+        if (!kni_lmdb_end(s->db, txn, false, 0))
+            return kni_lmdb_status(rc);
+        if (tries + 1 == KNI_LMDB_TRIES)
+            return kni_lmdb_status(KNI_LMDB_OVERTAKEN);
+        kni_store_list_fini(out);
+        list_init(out);
+    }
 }
 
 uint64_t kni_lmdb_keep_bytes(uint64_t max_bytes, uint64_t incoming)
@@ -250,7 +256,8 @@ static int count_free_pages(void *user, const MDB_val *key, const MDB_val *val)
     return 0;
 }
 
-enum kn_status kni_lmdb_stat(struct kn_store *store, struct kn_store_stat *out)
+/* One try of a stat: an LMDB code. */
+static int stat_once(struct kn_store *store, struct kn_store_stat *out)
 {
     struct kni_lmdb_store *s = self(store);
     struct tally t = {.out = out, .ttl_s = store->ttl_s, .now_s = store->wall_s()};
@@ -261,7 +268,7 @@ enum kn_status kni_lmdb_stat(struct kn_store *store, struct kn_store_stat *out)
     uint64_t n_free = 0;
     int rc = kni_lmdb_begin(s->db, false, &txn);
     if (rc)
-        return rc == MDB_NOTFOUND ? KN_OK : kni_lmdb_status(rc);
+        return rc == MDB_NOTFOUND ? 0 : rc;
     if (!(rc = walk(txn, s->db->manifest, count_row, &t)) && !(rc = find_orphans(s->db, txn, &o)) && !(rc = walk(txn, 0, count_free_pages, &n_free)) &&
         !(rc = mdb_env_info(s->db->env, &info)) && !(rc = mdb_env_stat(s->db->env, &st))) {
         out->n_orphans = o.n;
@@ -270,7 +277,18 @@ enum kn_status kni_lmdb_stat(struct kn_store *store, struct kn_store_stat *out)
         uint64_t n_pages = (uint64_t)info.me_last_pgno + 1;
         out->used_bytes = (n_pages > n_free ? n_pages - n_free : 0) * st.ms_psize;
     }
-    kni_lmdb_end(s->db, txn, false, 0);
+    int end = kni_lmdb_end(s->db, txn, false, 0);
+    return end ? end : rc;
+}
+
+enum kn_status kni_lmdb_stat(struct kn_store *store, struct kn_store_stat *out)
+{
+    const struct kn_store_stat before = *out;
+    int rc, tries = 0;
+    do {
+        *out = before;
+        rc = stat_once(store, out);
+    } while (rc == KNI_LMDB_OVERTAKEN && ++tries < KNI_LMDB_TRIES);
     return kni_lmdb_status(rc);
 }
 

@@ -129,41 +129,60 @@ static enum kn_status store_flush(struct kn_store *store)
     return kni_lmdb_status(rc);
 }
 
-static enum kn_status store_lookup(struct kn_store *store, const struct kni_store_key *keys, uint32_t n_keys, uint32_t *n_found, struct kn_err *err)
+/* One try of a lookup. An LMDB code; *n_found keys are there, and *damaged tells whether the next one is listed but unusable. */
+static int lookup_once(struct kn_store *store, const struct kni_store_key *keys, uint32_t n_keys, uint32_t *n_found, bool *damaged)
 {
     struct kni_lmdb_store *s = self(store);
     uint64_t now = store->wall_s();
     MDB_txn *txn;
-    int rc = kni_lmdb_begin(s->db, false, &txn);
-    if (rc) /* MDB_NOTFOUND: no tables yet, so nothing is there */
-        return rc == MDB_NOTFOUND ? KN_OK : kni_lmdb_err(err, s->db, "lookup", rc);
     uint32_t i = 0;
-    bool damaged = false;
+    *n_found = 0;
+    *damaged = false;
+    int rc = kni_lmdb_begin(s->db, false, &txn);
+    if (rc)
+        return rc;
     for (; i < n_keys; i++) {
         MDB_val key = val_of(keys[i].text), val;
         struct kni_store_entry e;
         if ((rc = mdb_get(txn, s->db->manifest, &key, &val)))
             break;
-        if ((damaged = kni_store_entry_decode(&e, val.mv_data, val.mv_size)) || kni_store_entry_is_expired(&e, store->ttl_s, now))
+        if ((*damaged = kni_store_entry_decode(&e, val.mv_data, val.mv_size)) || kni_store_entry_is_expired(&e, store->ttl_s, now))
             break;
         rc = mdb_get(txn, s->db->chunk, &key, &val); /* its size only: no page of it is read */
-        if ((damaged = rc == MDB_NOTFOUND || (!rc && val.mv_size != e.n_bytes)) || rc)
+        if ((*damaged = rc == MDB_NOTFOUND || (!rc && val.mv_size != e.n_bytes)) || rc)
             break;
     }
-    kni_lmdb_end(s->db, txn, false, 0);
-    if (damaged)
-        kni_log(KN_LOG_LEVEL_WARN, "store", "lmdb:%s: chunk %s is listed, but its entry or its data is damaged or gone: not used; the next publish replaces it",
-                s->db->path, keys[i].text);
     *n_found = i;
+    int end = kni_lmdb_end(s->db, txn, false, 0);
+    return end ? end : rc;
+}
+
+static enum kn_status store_lookup(struct kn_store *store, const struct kni_store_key *keys, uint32_t n_keys, uint32_t *n_found, struct kn_err *err)
+{
+    struct kni_lmdb_store *s = self(store);
+    bool damaged;
+    int rc, tries = 0;
+    do
+        rc = lookup_once(store, keys, n_keys, n_found, &damaged);
+    while (rc == KNI_LMDB_OVERTAKEN && ++tries < KNI_LMDB_TRIES);
+    if (rc && rc != MDB_NOTFOUND)
+        *n_found = 0;
+    else if (damaged)
+        kni_log(KN_LOG_LEVEL_WARN, "store", "lmdb:%s: chunk %s is listed, but its entry or its data is damaged or gone: not used; the next publish replaces it",
+                s->db->path, keys[*n_found].text);
     return rc && rc != MDB_NOTFOUND ? kni_lmdb_err(err, s->db, "lookup", rc) : KN_OK;
 }
 
-static enum kn_status store_get(struct kn_store *store, const char *key, struct kni_store_entry *entry, struct kni_store_buf *buf, struct kn_err *err)
+/* One try of a get; *overtaken: it says nothing, and another is due. */
+static enum kn_status get_once(struct kni_lmdb_store *s, const char *key, struct kni_store_entry *entry, struct kni_store_buf *buf, bool *overtaken,
+                               struct kn_err *err)
 {
-    struct kni_lmdb_store *s = self(store);
+    struct kn_store *store = &s->base;
     MDB_val k = val_of(key), val;
     MDB_txn *txn;
     enum kn_status st = KN_OK;
+    *overtaken = false;
+    buf->n_bytes = 0;
     int rc = kni_lmdb_begin(s->db, false, &txn);
     if (rc)
         return kni_lmdb_err(err, s->db, "get", rc);
@@ -194,7 +213,24 @@ static enum kn_status store_get(struct kn_store *store, const char *key, struct 
     memcpy(buf->data, val.mv_data, val.mv_size);
     buf->n_bytes = val.mv_size;
 done:
-    kni_lmdb_end(s->db, txn, false, 0);
+    if ((*overtaken = kni_lmdb_end(s->db, txn, false, 0) != 0))
+        st = kni_lmdb_err(err, s->db, "get", KNI_LMDB_OVERTAKEN);
+    return st;
+}
+
+static enum kn_status store_get(struct kn_store *store, const char *key, struct kni_store_entry *entry, struct kni_store_buf *buf, struct kn_err *err)
+{
+    struct kni_lmdb_store *s = self(store);
+    enum kn_status st;
+    bool overtaken;
+    int tries = 0;
+    do
+        st = get_once(s, key, entry, buf, &overtaken, err);
+    while (overtaken && ++tries < KNI_LMDB_TRIES);
+    if (overtaken) {
+        buf->n_bytes = 0;
+        memset(entry, 0, sizeof *entry);
+    }
     if (!st && kni_xxh3(buf->data, buf->n_bytes) != entry->xxh3) {
         buf->n_bytes = 0;
         st = kni_err_set(err, KN_E_FORMAT, "store: its bytes do not match the checksum in its manifest entry");
@@ -329,6 +365,15 @@ static enum kn_status store_open(struct kn_store **out, const struct kn_store_op
     pthread_mutex_init(&s->noted_lock, NULL);
     s->noted = kni_calloc(KNI_ALLOC_TAG_STORE, sizeof *s->noted * KNI_LMDB_NOTED, 0);
     st = s->noted ? kni_lmdb_open(&s->db, rest, opts->read_only, map, err) : kni_err_set(err, st, "store lmdb:%.200s: out of memory", rest);
+    s->base.read_only = opts->read_only;
+    if (st && s->noted && !opts->read_only && opts->may_read_only && kni_lmdb_is_denied(rest) && !kni_lmdb_open(&s->db, rest, true, map, NULL)) {
+        s->base.read_only = true;
+        st = KN_OK;
+        if (err)
+            *err = (struct kn_err){0};
+        kni_log(KN_LOG_LEVEL_WARN, "store", "lmdb:%s: this process may not write it, so prefixes are fetched from it and none are published; "
+                "--store-read-only (store_read_only) says that this is meant", rest);
+    }
     if (st)
         store_close(&s->base);
     else

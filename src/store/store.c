@@ -27,10 +27,12 @@ static enum kn_status refuse_scheme(const char *url, struct kn_err *err)
 
 enum kn_status kn_store_open(struct kn_store **out, const struct kn_store_opts *opts, struct kn_err *err)
 {
+    struct kn_store_opts o = {0};
     *out = NULL;
-    if (!opts || opts->size < sizeof *opts || !opts->url || !*opts->url)
+    if (opts && opts->size >= sizeof opts->size)
+        memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    if (!o.url || !*o.url)
         return kni_err_set(err, KN_E_ARG, "store: no URL given, or opts.size is not set; expected something like lmdb:PATH");
-    struct kn_store_opts o = *opts;
     if (!o.max_bytes)
         o.max_bytes = KNI_STORE_DEFAULT_MAX_BYTES;
     for (size_t i = 0; i < N_SCHEMES; i++) {
@@ -43,7 +45,7 @@ enum kn_status kn_store_open(struct kn_store **out, const struct kn_store_opts *
         (*out)->ops = schemes[i];
         (*out)->max_bytes = o.max_bytes;
         (*out)->ttl_s = o.ttl_s;
-        (*out)->read_only = o.read_only;
+        (*out)->read_only |= o.read_only; /* it may have been opened so because it had to */
         (*out)->wall_s = kni_wall_s;
         return KN_OK;
     }
@@ -69,6 +71,11 @@ void kni_store_interrupt(struct kn_store *store)
 bool kni_store_is_open(struct kn_store *store)
 {
     return !store->ops->is_open || store->ops->is_open(store);
+}
+
+bool kn_store_is_read_only(const struct kn_store *store)
+{
+    return store->read_only || (store->ops->is_read_only && store->ops->is_read_only(store));
 }
 
 void kni_store_retry(struct kn_store *store)
@@ -99,7 +106,7 @@ enum kn_status kni_store_put(struct kn_store *store, const char *key, const stru
 {
     if (!kni_store_key_is_valid(key) || !n_bytes)
         return kni_err_set(err, KN_E_ARG, "store: \"%.64s\" is not a key, or its chunk is empty", key);
-    if (store->read_only)
+    if (kn_store_is_read_only(store))
         return kni_err_set(err, KN_E_STATE, "store: opened read-only, nothing can be put");
     if (n_bytes > store->max_bytes)
         return kni_err_set(err, KN_E_FULL, "store: a chunk of %zu bytes is larger than the store's limit of %llu; raise the limit", n_bytes,
@@ -120,14 +127,14 @@ enum kn_status kni_store_drop(struct kn_store *store, const char *key, const str
 {
     if (!kni_store_key_is_valid(key))
         return kni_err_set(err, KN_E_ARG, "store: \"%.64s\" is not a key", key);
-    if (store->read_only)
+    if (kn_store_is_read_only(store))
         return kni_err_set(err, KN_E_STATE, "store: opened read-only, nothing can be removed");
     return store->ops->drop(store, key, only, err);
 }
 
 enum kn_status kni_store_flush(struct kn_store *store)
 {
-    return store->read_only ? KN_OK : store->ops->flush(store);
+    return kn_store_is_read_only(store) ? KN_OK : store->ops->flush(store);
 }
 
 enum kn_status kni_store_check(const struct kni_store_entry *entry, const void *data, size_t n_bytes, struct kn_err *err)
@@ -257,7 +264,7 @@ enum kn_status kn_store_verify(struct kn_store *store, kn_store_verify_fn fn, vo
 enum kn_status kn_store_gc(struct kn_store *store, uint64_t *n_removed, uint64_t *bytes_removed)
 {
     uint64_t n = 0, bytes = 0;
-    enum kn_status s = store->read_only ? KN_E_STATE : store->ops->gc(store, &n, &bytes);
+    enum kn_status s = kn_store_is_read_only(store) ? KN_E_STATE : store->ops->gc(store, &n, &bytes);
     if (n_removed)
         *n_removed = n;
     if (bytes_removed)
@@ -268,7 +275,7 @@ enum kn_status kn_store_gc(struct kn_store *store, uint64_t *n_removed, uint64_t
 enum kn_status kn_store_rm(struct kn_store *store, const char *prefix, uint64_t *n_removed)
 {
     uint64_t n = 0;
-    enum kn_status s = !prefix ? KN_E_ARG : store->read_only ? KN_E_STATE : store->ops->rm(store, prefix, &n);
+    enum kn_status s = !prefix ? KN_E_ARG : kn_store_is_read_only(store) ? KN_E_STATE : store->ops->rm(store, prefix, &n);
     if (n_removed)
         *n_removed = n;
     return s;

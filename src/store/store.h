@@ -75,6 +75,7 @@ struct kni_store_ops {
     void (*close)(struct kn_store *store);
     void (*interrupt)(struct kn_store *store); /* as kni_store_interrupt; NULL: calls cannot be interrupted */
     bool (*is_open)(struct kn_store *store);   /* as kni_store_is_open; NULL: always */
+    bool (*is_read_only)(const struct kn_store *store); /* besides store->read_only, for a store that may change; NULL: no */
     void (*retry)(struct kn_store *store);     /* as kni_store_retry; NULL: nothing to do */
     enum kn_status (*lookup)(struct kn_store *store, const struct kni_store_key *keys, uint32_t n_keys, uint32_t *n_found, struct kn_err *err);
     enum kn_status (*get)(struct kn_store *store, const char *key, struct kni_store_entry *entry, struct kni_store_buf *buf, struct kn_err *err);
@@ -90,7 +91,7 @@ struct kni_store_ops {
 struct kn_store {
     const struct kni_store_ops *ops;
     uint64_t max_bytes, ttl_s;
-    bool read_only;
+    bool read_only; /* constant after open; ask kn_store_is_read_only */
     uint64_t (*wall_s)(void); /* kni_wall_s; tests turn it */
 };
 

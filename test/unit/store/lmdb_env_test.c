@@ -5,6 +5,9 @@
 #include <fcntl.h>
 #include <signal.h>
 
+#include "kinema/log.h"
+#include "store/lmdb_env.h"
+
 static enum kn_status try_open(const char *url, bool read_only, const char *must_say)
 {
     struct kn_store *store = NULL;
@@ -204,6 +207,174 @@ static void no_permission(void **state)
     folder_remove(&f);
 }
 
+/* As a user who may read a folder and its data.mdb and write nothing. Returns what check returned. */
+static int as_reader(const struct folder *f, int (*check)(const struct folder *f))
+{
+    char file[128];
+    int status;
+    assert_int_equal(chmod(f->path, 0555), 0);
+    snprintf(file, sizeof file, "%s/data.mdb", f->path);
+    assert_int_equal(chmod(file, 0444), 0);
+    snprintf(file, sizeof file, "%s/lock.mdb", f->path);
+    assert_int_equal(chmod(file, 0444), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        if (geteuid() == 0 && (setgid(65534) || setuid(65534)))
+            _exit(99);
+        _exit(check(f));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(chmod(f->path, 0700), 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static uint32_t n_said;
+static char said[512];
+static void hear(void *user, enum kn_log_level level, const char *module, const char *text)
+{
+    (void)user;
+    (void)module;
+    if (level >= KN_LOG_LEVEL_WARN) {
+        n_said++;
+        snprintf(said, sizeof said, "%s", text);
+    }
+}
+
+static int read_all_of_it(struct kn_store *store)
+{
+    struct kni_store_key key;
+    struct kni_store_buf buf = {0};
+    struct kn_store_stat st;
+    uint32_t n_found;
+    test_key(1, 1, &key);
+    int bad = kni_store_lookup(store, &key, 1, &n_found, NULL) || n_found != 1 || kni_store_get(store, key.text, NULL, &buf, NULL) ||
+              kn_store_verify(store, NULL, NULL) || kn_store_stat(store, &st) || st.n_chunks != 1;
+    kni_store_buf_fini(&buf);
+    return bad;
+}
+
+static int opens_read_only(const struct folder *f)
+{
+    struct kn_store *store = NULL;
+    struct kn_store_opts o = {.size = sizeof o, .url = f->url, .read_only = true};
+    int bad = kn_store_open(&store, &o, NULL) ? 1 : !kn_store_is_read_only(store) ? 2 : read_all_of_it(store) ? 3 : 0;
+    if (!bad && (try_put(store, 2, 1) != KN_E_STATE || kn_store_gc(store, NULL, NULL) != KN_E_STATE || kni_store_flush(store)))
+        bad = 4;
+    kn_store_close(&store);
+    return bad;
+}
+
+static int falls_back(const struct folder *f)
+{
+    struct kn_store *store = NULL;
+    struct kn_err err = {0};
+    struct kn_store_opts o = {.size = sizeof o, .url = f->url, .may_read_only = true};
+    kn_log_set(hear, NULL, KN_LOG_LEVEL_WARN);
+    int bad = kn_store_open(&store, &o, &err) ? 1 : !kn_store_is_read_only(store) || err.text[0] ? 2 : read_all_of_it(store) ? 3 : 0;
+    if (!bad && (try_put(store, 2, 1) != KN_E_STATE || n_said != 1 || !strstr(said, f->path) || !strstr(said, "--store-read-only")))
+        bad = 4;
+    kn_store_close(&store);
+    if (!bad && (kni_store_open_lazy(&store, &o, &err) || !kn_store_is_read_only(store) || read_all_of_it(store) || try_put(store, 2, 1) != KN_E_STATE))
+        bad = 5;
+    kn_store_close(&store);
+    return bad;
+}
+
+static void who_may_only_read_does_so(void **state)
+{
+    struct folder f;
+    (void)state;
+    folder_make(&f);
+    struct kn_store *store = store_open(&f, 0, 0, false);
+    assert_int_equal(try_put(store, 1, 1), KN_OK);
+    kn_store_close(&store);
+    assert_int_equal(as_reader(&f, opens_read_only), 0);
+    assert_int_equal(as_reader(&f, falls_back), 0);
+    char file[128];
+    snprintf(file, sizeof file, "%s/lock.mdb", f.path);
+    assert_int_equal(unlink(file), 0); /* copied without it, as backups are */
+    struct folder g = f;
+    store = NULL;
+    store = store_open(&g, 0, 0, true); /* makes it again */
+    kn_store_close(&store);
+    assert_int_equal(as_reader(&f, opens_read_only), 0);
+    folder_remove(&f);
+}
+
+static int turn[2][2]; /* pipes: reader to writer, writer to reader */
+
+static bool ask_for_commits(char n)
+{
+    char c;
+    return write(turn[0][1], &n, 1) == 1 && read(turn[1][0], &c, 1) == 1;
+}
+
+/* A reader without a slot: one commit later its pages are as they were, after two they may not be. */
+static int notices_writers(const struct folder *f)
+{
+    struct kni_lmdb *db;
+    MDB_txn *txn;
+    if (kni_lmdb_open(&db, f->path, true, 0, NULL) || !db->unlocked)
+        return 1;
+    int bad = kni_lmdb_begin(db, false, &txn) || !ask_for_commits(0) || kni_lmdb_end(db, txn, false, 0) ? 2 : 0;
+    if (!bad && (kni_lmdb_begin(db, false, &txn) || !ask_for_commits(1) || kni_lmdb_end(db, txn, false, 0)))
+        bad = 3;
+    if (!bad && (kni_lmdb_begin(db, false, &txn) || !ask_for_commits(2) || kni_lmdb_end(db, txn, false, 0) != KNI_LMDB_OVERTAKEN))
+        bad = 4;
+    if (!bad && (kni_lmdb_begin(db, false, &txn) || kni_lmdb_end(db, txn, false, 0)))
+        bad = 5;
+    kni_lmdb_close(db);
+    return bad;
+}
+
+static void a_reader_without_a_slot_is_not_fooled(void **state)
+{
+    struct folder f;
+    int status;
+    (void)state;
+    folder_make(&f);
+    assert_int_equal(pipe(turn[0]), 0);
+    assert_int_equal(pipe(turn[1]), 0);
+    pid_t writer = fork();
+    if (writer == 0) {
+        struct kn_store *store = store_open(&f, 0, 0, false);
+        uint64_t seed = 1;
+        bool good = try_put(store, seed++, 1) == KN_OK && write(turn[1][1], "r", 1) == 1;
+        close(turn[0][1]);
+        for (char n; good && read(turn[0][0], &n, 1) == 1;) {
+            for (; n > 0; n--)
+                good = good && try_put(store, seed++, 1) == KN_OK;
+            good = good && write(turn[1][1], "d", 1) == 1;
+        }
+        kn_store_close(&store);
+        _exit(!good);
+    }
+    char c;
+    assert_int_equal(read(turn[1][0], &c, 1), 1);
+    assert_int_equal(as_reader(&f, notices_writers), 0);
+    for (int i = 0; i < 4; i++)
+        close(turn[i / 2][!(i % 2)]);
+    assert_int_equal(waitpid(writer, &status, 0), writer);
+    assert_int_equal(status, 0);
+    folder_remove(&f);
+}
+
+/* A shell's home folder that no shell has put in: not a folder called ~. */
+static void a_tilde_is_no_folder(void **state)
+{
+    static const char *const urls[] = {"lmdb:~", "lmdb:~/store", "lmdb:~somebody/store", "lmdb:"};
+    (void)state;
+    for (size_t i = 0; i < sizeof urls / sizeof *urls; i++) {
+        struct kn_store *store = NULL;
+        struct kn_err err = {0};
+        struct kn_store_opts o = {.size = sizeof o, .url = urls[i]};
+        assert_int_equal(kn_store_open(&store, &o, &err), KN_E_ARG);
+        assert_non_null(strstr(err.text, i < 3 ? "home folder" : "empty"));
+        assert_int_equal(access("~", F_OK), -1);
+        assert_int_equal(access("~somebody", F_OK), -1);
+    }
+}
+
 /* Removed while open: errors that say so, no writing into a file without a name, and a new store under the same path. */
 static void a_removed_store_is_noticed(void **state)
 {
@@ -354,6 +525,9 @@ int main(void)
         cmocka_unit_test(cut_creation),
         cmocka_unit_test(damaged_file),
         cmocka_unit_test(no_permission),
+        cmocka_unit_test(who_may_only_read_does_so),
+        cmocka_unit_test(a_reader_without_a_slot_is_not_fooled),
+        cmocka_unit_test(a_tilde_is_no_folder),
         cmocka_unit_test(map_grows_in_another_process),
         cmocka_unit_test(a_dead_reader_stops_pinning),
         cmocka_unit_test(a_removed_store_is_noticed),
