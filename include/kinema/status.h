@@ -37,7 +37,8 @@ extern "C" {
     X(E_TIMEOUT, 11, "deadline passed")                                      \
     X(E_CANCELLED, 12, "cancelled")                                          \
     X(E_CONTEXT, 13, "longer than the model's context")                      \
-    X(E_STATE, 14, "not allowed in this state")
+    X(E_STATE, 14, "not allowed in this state")                              \
+    X(E_NOT_FINITE, 15, "a computed value is infinite or not a number")
 
 enum kn_status {
 #define KN_STATUS_ENUM(name, value, message) KN_##name = value,

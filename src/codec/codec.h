@@ -70,6 +70,8 @@ enum kn_status kni_chunk_verify(const void *data, size_t n_bytes, struct kn_err 
 enum kn_status kni_chunk_restore(struct kni_codec *codec, const void *data, size_t n_bytes, const struct kni_chunk_meta *expect,
                                  const struct kni_kv_view *view, struct kn_err *err);
 
+/* Both refuse K and V that are not finite: encode with KN_E_NOT_FINITE, restore with KN_E_FORMAT. */
+
 /* Peak bytes of scratch that this handle has held, backends' picture buffers counted. */
 size_t kni_codec_working_bytes(const struct kni_codec *codec);
 

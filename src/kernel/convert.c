@@ -3,6 +3,16 @@
 
 #include "base/half.h"
 
+bool kni_is_finite16_ref(const uint16_t *x, size_t n, uint16_t infinity)
+{
+    uint16_t largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t magnitude = x[i] & 0x7fff;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest < infinity;
+}
+
 void kni_to_f16_ref(uint16_t *dst, const float *src, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -26,6 +26,7 @@ static void fill_ref(struct kni_kernels *k)
     k->to_half[KN_KV_TYPE_BF16] = kni_to_bf16_ref;
     k->from_half[KN_KV_TYPE_F16] = kni_from_f16_ref;
     k->from_half[KN_KV_TYPE_BF16] = kni_from_bf16_ref;
+    k->is_finite16 = kni_is_finite16_ref;
     k->pack16_half[KN_KV_TYPE_F16] = kni_pack16_f16_ref;
     k->pack16_half[KN_KV_TYPE_BF16] = kni_pack16_bf16_ref;
     k->attn_score16[KN_KV_TYPE_F16] = kni_attn_score16_f16_ref;
@@ -58,6 +59,7 @@ static void fill_avx2(struct kni_kernels *k)
     k->to_half[KN_KV_TYPE_BF16] = kni_to_bf16_avx2;
     k->from_half[KN_KV_TYPE_F16] = kni_from_f16_avx2;
     k->from_half[KN_KV_TYPE_BF16] = kni_from_bf16_avx2;
+    k->is_finite16 = kni_is_finite16_avx2;
     k->pack16_half[KN_KV_TYPE_F16] = kni_pack16_f16_avx2;
     k->pack16_half[KN_KV_TYPE_BF16] = kni_pack16_bf16_avx2;
     k->attn_score16[KN_KV_TYPE_F16] = kni_attn_score16_f16_avx2;

@@ -38,6 +38,7 @@ struct kni_kernels {
     kni_dequant_fn dequant[KNI_KERNELS_N_DTYPE];
     kni_to_half_fn to_half[KNI_KERNELS_N_KV_TYPE];
     kni_from_half_fn from_half[KNI_KERNELS_N_KV_TYPE];
+    kni_is_finite16_fn is_finite16;
     kni_pack16_half_fn pack16_half[KNI_KERNELS_N_KV_TYPE];
     kni_attn_score16_fn attn_score16[KNI_KERNELS_N_KV_TYPE];
     kni_attn_mix16_fn attn_mix16[KNI_KERNELS_N_KV_TYPE];

@@ -236,6 +236,34 @@ static void scale_is_right(void **state)
         }
 }
 
+/* One value that is not finite among many that are, at every place; every value alone. */
+static void finite_is_told_from_the_rest(void **state)
+{
+    (void)state;
+    static const uint16_t infinity[2] = {0x7c00, 0x7f80};
+    for (int type = 0; type < 2; type++)
+        for (uint32_t n = 0; n < 150; n++) {
+            uint16_t *x = guarded(n * 2);
+            for (uint32_t i = 0; i < n; i++)
+                x[i] = (uint16_t)((rnd() & 0x8000u) | (rnd() % 8 ? rnd() % infinity[type] : infinity[type] - 1u));
+            for (unsigned level = 0; level < 2; level++) {
+                assert_true(check_tables[level].is_finite16(x, n, infinity[type]));
+                for (uint32_t i = 0; i < n; i++) {
+                    uint16_t was = x[i];
+                    x[i] = (uint16_t)((rnd() & 0x8000u) | (infinity[type] + rnd() % (0x8000u - infinity[type])));
+                    assert_false(check_tables[level].is_finite16(x, n, infinity[type]));
+                    x[i] = was;
+                }
+            }
+            guarded_check_free(x);
+        }
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+        const uint16_t x = (uint16_t)bits;
+        assert_int_equal(check_tables[0].is_finite16(&x, 1, 0x7c00), isfinite(kni_f16_to_f32(x)) != 0);
+        assert_int_equal(check_tables[1].is_finite16(&x, 1, 0x7f80), isfinite(kni_bf16_to_f32(x)) != 0);
+    }
+}
+
 /* Exhaustive in 16 bits one way; the other way every exponent with random and tie-making mantissas. Bit-exact but for NaN,
  * which must stay NaN. */
 static void conversions_have_the_same_bits(void **state)
@@ -352,7 +380,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm_is_right), cmocka_unit_test(rope_is_right), cmocka_unit_test(exp_keeps_its_bound), cmocka_unit_test(silu_is_right), cmocka_unit_test(gelu_is_right),
         cmocka_unit_test(softmax_tiles_are_right), cmocka_unit_test(softmax_of_nothing_but_minus_infinity), cmocka_unit_test(scale_is_right),
-        cmocka_unit_test(conversions_have_the_same_bits), cmocka_unit_test(panels_have_the_same_bits),
+        cmocka_unit_test(finite_is_told_from_the_rest), cmocka_unit_test(conversions_have_the_same_bits), cmocka_unit_test(panels_have_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,20 @@
 #if defined(__x86_64__)
 #include "kernel/x86/vec_avx2.h"
 
+bool kni_is_finite16_avx2(const uint16_t *x, size_t n, uint16_t infinity)
+{
+    const __m256i magnitude = _mm256_set1_epi16(0x7fff);
+    __m256i a = _mm256_setzero_si256(), b = a;
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        a = _mm256_max_epu16(a, _mm256_and_si256(magnitude, _mm256_loadu_si256((const __m256i *)(const void *)(x + i))));
+        b = _mm256_max_epu16(b, _mm256_and_si256(magnitude, _mm256_loadu_si256((const __m256i *)(const void *)(x + i + 16))));
+    }
+    uint16_t largest[16];
+    _mm256_storeu_si256((__m256i *)(void *)largest, _mm256_max_epu16(a, b));
+    return kni_is_finite16_ref(largest, 16, infinity) && kni_is_finite16_ref(x + i, n - i, infinity);
+}
+
 void kni_to_f16_avx2(uint16_t *dst, const float *src, size_t n)
 {
     size_t i = 0;

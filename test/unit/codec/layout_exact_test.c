@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preset exact returns every bit, NaN patterns included, for odd shapes and scattered blocks, touches nothing outside the
+ * Preset exact returns every bit of what is finite, and refuses the rest, for odd shapes and scattered blocks, touches nothing outside the
  * chunk's positions, gives the same bytes at every instruction level, makes use of means that turn, refuses sections that do not
  * come out even, and fails cleanly when memory runs out.
  */
 #include "unit/codec/codec_support.h"
 
+#include <stdio.h>
+
 #include "base/le.h"
+#include "codec/container.h"
+#include "codec/layout.h"
 #include "support/cpu_levels.h"
 
 static void shape(uint32_t n_layer, uint32_t n_kv_head, uint32_t d_head, enum kn_kv_type type, bool smooth)
@@ -106,7 +110,7 @@ static void bad_arguments(void **state)
     pool_free(&pool);
 }
 
-/* Values that no window holds, or that have no spread: constant channels, zeros, lone outliers, infinities. */
+/* Values that no window holds, or that have no spread: constant channels, zeros, lone outliers, the largest and the smallest. */
 static void awkward_values(void **state)
 {
     (void)state;
@@ -120,13 +124,13 @@ static void awkward_values(void **state)
             else if (k / 2 == 1)
                 *v = test_to_half(1.5f, type);
             else if (k / 2 == 2)
-                *v = test_random() % 100 ? test_to_half(0.25f, type) : (uint16_t)test_random();
+                *v = test_random() % 100 ? test_to_half(0.25f, type) : test_finite((uint16_t)test_random(), type);
             else if (k / 2 == 3)
                 *v = test_random() % 2 ? 0x8000 : 0;
             else if (k / 2 == 4)
-                *v = test_random() % 3 ? (uint16_t)(test_random() & 0x80ff) : type == KN_KV_TYPE_F16 ? 0x7c00 : 0x7f80;
+                *v = test_random() % 3 ? (uint16_t)(test_random() & 0x80ff) : type == KN_KV_TYPE_F16 ? 0x7bff : 0x7f7f;
             else
-                *v = type == KN_KV_TYPE_F16 ? 0xffff : (uint16_t)(0x7f80 | test_random());
+                *v = type == KN_KV_TYPE_F16 ? 0xfbff : (uint16_t)(0x7f00 | (test_random() & 0x807f));
         }
         struct kni_codec *codec = test_codec(KN_PRESET_EXACT, (struct kn_tiles_opts){0});
         struct kni_chunk_meta m = test_meta(&from, 0, 64);
@@ -141,6 +145,46 @@ static void awkward_values(void **state)
             assert_memory_equal(to.view.base + at, from.view.base + at, kni_kv_block_bytes(&from.view.layout));
         }
         kni_free(data);
+        kni_codec_close(&codec);
+        pool_free(&from);
+        pool_free(&to);
+    }
+}
+
+/* What is not finite is neither coded nor restored, wherever it stands: a chunk with sound checksums can be made of it all the same. */
+static void not_finite(void **state)
+{
+    (void)state;
+    static const uint16_t bad[2][4] = {{0x7c00, 0xfc00, 0x7e01, 0x7c01}, {0x7f80, 0xff80, 0xffc1, 0x7f81}};
+    for (unsigned k = 0; k < 16; k++) {
+        const enum kn_kv_type type = k & 1 ? KN_KV_TYPE_BF16 : KN_KV_TYPE_F16;
+        const uint32_t pos = k < 8 ? 31 : 16, layer = k / 2 % 2, head = k / 4 % 2;
+        struct pool from = pool_make(2, 2, 24, type, 32), to = pool_make(2, 2, 24, type, 32);
+        struct kni_codec *codec = test_codec(KN_PRESET_EXACT, (struct kn_tiles_opts){0});
+        struct kni_chunk_meta m = test_meta(&from, 16, 16);
+        struct kni_container good;
+        struct kni_container_writer w;
+        struct kn_err err = {0};
+        void *data, *other;
+        size_t n_bytes, n_other;
+        assert_int_equal(kni_chunk_encode(codec, &m, &from.view, &data, &n_bytes, &err), KN_OK);
+        assert_int_equal(kni_container_open(&good, data, n_bytes, &err), KN_OK);
+        kni_kv_row(&from.view, layer, 1 - head, head, pos)[k % 24] = bad[type][k / 2 % 4];
+        assert_int_equal(kni_chunk_encode(codec, &m, &from.view, &other, &n_other, &err), KN_E_NOT_FINITE);
+        assert_null(other);
+        char where[64];
+        snprintf(where, sizeof where, "%c of layer %u at position %u", head ? 'K' : 'V', layer, pos);
+        assert_non_null(strstr(err.text, where));
+        assert_int_equal(kni_container_writer_init(&w, &good.header, &err), KN_OK); /* as an encoder without the check would */
+        assert_int_equal(kni_layout_exact.encode(codec, &from.view, &w, &err), KN_OK);
+        kni_container_writer_finish(&w, &other, &n_other);
+        kni_container_writer_fini(&w);
+        assert_int_equal(kni_chunk_verify(other, n_other, &err), KN_OK);
+        assert_int_equal(kni_chunk_restore(codec, other, n_other, &m, &to.view, &err), KN_E_FORMAT);
+        assert_non_null(strstr(err.text, where));
+        assert_int_equal(kni_chunk_restore(codec, data, n_bytes, &m, &to.view, &err), KN_OK);
+        kni_free(data);
+        kni_free(other);
         kni_codec_close(&codec);
         pool_free(&from);
         pool_free(&to);
@@ -296,7 +340,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bit_for_bit),
         cmocka_unit_test(handle_is_reusable),
-        cmocka_unit_test(awkward_values),
+        cmocka_unit_test(awkward_values), cmocka_unit_test(not_finite),
         cmocka_unit_test(levels_agree),
         cmocka_unit_test(turning_means),
         cmocka_unit_test(hostile_sections),

@@ -259,7 +259,7 @@ static inline struct test_pool pool_make(uint32_t n_tokens, int fill)
             for (uint32_t h = 0; h < test_kv.n_kv_head; h++)
                 for (uint32_t v = 0; v < 2; v++)
                     for (uint32_t i = 0; i < test_kv.d_head; i++)
-                        kni_kv_row(&p.view, l, v, h, pos)[i] = (uint16_t)((pos * 977 + l * 131 + h * 37 + v * 17 + i) * 2654435761u >> 13);
+                        kni_kv_row(&p.view, l, v, h, pos)[i] = (uint16_t)((pos * 977 + l * 131 + h * 37 + v * 17 + i) * 2654435761u >> 13) & 0xbfff; /* finite */
     return p;
 }
 
