@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bodies of requests. The first byte chooses the route (c chat, p completions, t tokenize), the rest is the body. What is accepted must
+ * Bodies of requests. The first byte chooses the route (c chat, p completions, t tokenize, d detokenize), the rest is the body. What is accepted must
  * be in range and fit the context, what is refused must say why, and nothing may be left allocated. The same bytes as a JSON string's
  * inside must come back as JSON.
  */
@@ -39,7 +39,8 @@ static void check_params(const struct kni_params *p)
         need(p->prompts[i].n_tokens >= 1 && p->prompts[i].n_tokens < limits.n_ctx);
         shortest = p->prompts[i].n_tokens < shortest ? p->prompts[i].n_tokens : shortest;
     }
-    need(p->max_tokens >= 1 && shortest + p->max_tokens <= limits.n_ctx);
+    need((p->max_tokens >= 1) != p->no_answer && shortest + p->max_tokens <= limits.n_ctx);
+    need(!p->no_answer || p->echo);
     need(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->min_p >= 0 && s->min_p <= 1);
     need(s->repeat_penalty >= 0 && s->repeat_penalty <= 10 && s->repeat_last <= UINT16_MAX);
     for (uint32_t i = 0; i < p->n_stops; i++)
@@ -76,6 +77,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (s == KN_OK)
             check_prompt(&t.prompt);
         kni_free(t.prompt.tokens);
+    } else if (data[0] == 'd') {
+        struct kni_params_detokenize d;
+        s = kni_params_parse_detokenize(&d, model, &limits, body, size - 1, &error);
+        kni_free(d.text);
     } else {
         struct kni_params p;
         s = kni_params_parse(&p, data[0] != 'p', model, &limits, body, size - 1, &error);
