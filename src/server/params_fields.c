@@ -246,6 +246,14 @@ static bool take_stream(struct kni_params_reader *r, struct kni_params *out)
     return kni_params_members(r, "stream_options.", "stream_options.", v);
 }
 
+bool kni_params_fail_logprobs(struct kni_params_reader *r, enum kn_status status, const char *what)
+{
+    if (r->route == KNI_PARAMS_ROUTE_CHAT)
+        return kni_params_fail(r, status, NULL, "logprobs", "logprobs is %s: it must be true or false; top_logprobs says how many", what);
+    return kni_params_fail(r, status, NULL, "logprobs", "logprobs is %s: it must be an integer from 0 to %u, the alternatives of each token", what,
+                           KNI_CALL_MAX_TOP);
+}
+
 /* Completions: a number of alternatives. Chats: a flag, and the number beside it. */
 static bool take_logprobs(struct kni_params_reader *r, struct kni_params *out)
 {
@@ -253,15 +261,21 @@ static bool take_logprobs(struct kni_params_reader *r, struct kni_params *out)
     int64_t top = 0;
     bool given;
     if (!out->chat) {
-        if (v && (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > KNI_CALL_MAX_TOP))
-            return kni_params_fail(r, json_is_integer(v) ? KN_E_ARG : KN_E_FORMAT, NULL, "logprobs", "logprobs is %s: completions take an integer from 0 "
-                                   "to %u, the alternatives of each token", json_is_integer(v) ? "out of range" : kni_params_type(v), KNI_CALL_MAX_TOP);
+        char text[32];
+        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(v));
+        if (v && !json_is_integer(v))
+            return kni_params_fail_logprobs(r, KN_E_FORMAT, kni_params_type(v));
+        if (json_integer_value(v) < 0 || json_integer_value(v) > KNI_CALL_MAX_TOP)
+            return kni_params_fail_logprobs(r, KN_E_ARG, text);
         if (!kni_params_bool(r, "echo", &out->echo))
             return false;
         out->logprobs = v != NULL;
         top = json_integer_value(v);
     } else {
-        if (!kni_params_bool(r, "logprobs", &out->logprobs) || !kni_params_integer(r, "top_logprobs", &top, &given))
+        if (v && !json_is_boolean(v))
+            return kni_params_fail_logprobs(r, KN_E_FORMAT, kni_params_type(v));
+        out->logprobs = json_is_true(v);
+        if (!kni_params_integer(r, "top_logprobs", &top, &given))
             return false;
         if (top && !out->logprobs)
             return kni_params_fail(r, KN_E_ARG, NULL, "top_logprobs", "top_logprobs is given without logprobs: set logprobs to true");

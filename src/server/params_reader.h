@@ -31,6 +31,8 @@ bool kni_params_fail(struct kni_params_reader *r, enum kn_status status, const c
 bool kni_params_fail_memory(struct kni_params_reader *r);
 /* Files that a number of the table is out of its range, or no number: what says what it is. */
 bool kni_params_fail_range(struct kni_params_reader *r, enum kn_status status, const struct kni_field *f, const char *what);
+/* The same of logprobs, which completions and chats take differently. */
+bool kni_params_fail_logprobs(struct kni_params_reader *r, enum kn_status status, const char *what);
 /* The reader of a body, parsed; release json with json_decref, also after an error. */
 bool kni_params_load(struct kni_params_reader *r, json_t **json, const char *body, size_t n_body);
 

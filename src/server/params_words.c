@@ -110,6 +110,10 @@ static bool fail_overflow(struct kni_params_reader *r, const struct place *at, c
              at->n_token > MAX_SHOWN ? "..." : "");
     if (f && f->rules[r->route] == 'd' && f->kind >= KNI_FIELD_KIND_INTEGER)
         return kni_params_fail_range(r, KN_E_ARG, f, text);
+    if (f && f->rules[r->route] == 'd' && f->kind == KNI_FIELD_KIND_BOOL)
+        return kni_params_fail(r, KN_E_FORMAT, NULL, f->name, "%s is %s: it must be true or false", f->name, text);
+    if (f && !strcmp(f->name, "logprobs"))
+        return kni_params_fail_logprobs(r, KN_E_ARG, text);
     if (!strncmp(at->path, "prompt[", 7) || !strncmp(at->path, "tokens[", 7))
         return kni_params_fail(r, KN_E_ARG, NULL, at->path, "%s is %s: the model's tokens are 0 to %u", at->path, text,
                                kn_model_info(r->model)->n_vocab - 1);

@@ -219,6 +219,8 @@ static void named_in_plain_words(void **state)
         {"{" HI ",\"n\":1e400}", "n", "an integer from 1 to 8"},
         {"{" HI ",\"seed\":-9223372036854775809}", "seed", "from -9223372036854775808 to 9223372036854775807"},
         {"{" HI ",\"top_p\":1e999999999}", "top_p", "a number from 0 to 1"},
+        {"{" HI ",\"stream\":1e999}", "stream", "true or false"},
+        {"{" HI ",\"logprobs\":1e999}", "logprobs", "true or false"},
         {"{" HI ",\"metadata\":{\"n\":9223372036854775808}}", "metadata.n", "too large"},
         {"{" HI ",\"logit_bias\":{\"5\":-1e999}}", "logit_bias.5", "too large"},
         {"{" HI ",\"stop\":\"a\nb\"}", "stop", "stop holds the control character 0x0a as it is"},
@@ -234,6 +236,7 @@ static void named_in_plain_words(void **state)
         kni_params_fini(&p);
     }
     refuse(false, "{\"prompt\":[1,99999999999999999999]}", KN_E_ARG, "prompt[1]", "the model's tokens are 0 to");
+    refuse(false, "{\"prompt\":\"a\",\"logprobs\":9223372036854775808}", KN_E_ARG, "logprobs", "is 9223372036854775808: it must be an integer from 0 to 20");
     refuse(false, "{\"prompt\":[\"a\",\"\\u0000\"]}", KN_E_FORMAT, "prompt[1]", "U+0000");
 }
 
