@@ -438,7 +438,7 @@ static void memory_runs_out(void **state)
         struct bed b;
         start(&b, &(struct script){.texts = {"abc"}});
         kni_alloc_fault_arm(i, false);
-        ask(&b, kni_api_completions, "{\"prompt\":[\"x\",\"y\"],\"n\":2,\"stop\":\"q\"}");
+        ask(&b, kni_api_completions, "{\"prompt\":[\"x\",[5,6]],\"n\":2,\"stop\":\"q\",\"echo\":true,\"logprobs\":2}");
         hit = kni_alloc_fault_hit();
         kni_alloc_fault_arm(0, false);
         assert_true(b.reply.status == (hit ? 503 : 200));
@@ -453,9 +453,10 @@ static void memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_chat), cmocka_unit_test(reasons_and_choices), cmocka_unit_test(stop_strings), cmocka_unit_test(log_probabilities), cmocka_unit_test(echo_is_described), cmocka_unit_test(echo_alone),
-        cmocka_unit_test(refusals),   cmocka_unit_test(failures),            cmocka_unit_test(tenants),      cmocka_unit_test(client_leaves),
-        cmocka_unit_test(models_and_tokens), cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(whole_chat),        cmocka_unit_test(reasons_and_choices), cmocka_unit_test(stop_strings),
+        cmocka_unit_test(log_probabilities), cmocka_unit_test(echo_is_described),   cmocka_unit_test(echo_alone),
+        cmocka_unit_test(refusals),          cmocka_unit_test(failures),            cmocka_unit_test(tenants),
+        cmocka_unit_test(client_leaves),     cmocka_unit_test(models_and_tokens),   cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

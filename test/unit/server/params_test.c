@@ -480,9 +480,10 @@ static void memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),       cmocka_unit_test(everything), cmocka_unit_test(neutral_values),     cmocka_unit_test(wrong_values),
-        cmocka_unit_test(no_json), cmocka_unit_test(named_in_plain_words), cmocka_unit_test(names_of_others),        cmocka_unit_test(messages),   cmocka_unit_test(deep_and_large),     cmocka_unit_test(no_turn_of_another),
-        cmocka_unit_test(prompts),        cmocka_unit_test(tokenize), cmocka_unit_test(long_texts),   cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(defaults), cmocka_unit_test(everything), cmocka_unit_test(neutral_values), cmocka_unit_test(wrong_values),
+        cmocka_unit_test(no_json), cmocka_unit_test(named_in_plain_words), cmocka_unit_test(names_of_others), cmocka_unit_test(messages),
+        cmocka_unit_test(deep_and_large), cmocka_unit_test(no_turn_of_another), cmocka_unit_test(prompts), cmocka_unit_test(tokenize),
+        cmocka_unit_test(long_texts), cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }
