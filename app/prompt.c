@@ -13,36 +13,12 @@ static enum kn_status fail(struct kn_err *err, enum kn_status status, const char
     return status;
 }
 
-/* Tokenizes into ids[*n ..room), advancing *n. */
-static enum kn_status append(const struct kn_model *model, const char *text, size_t n_bytes, unsigned flags, int32_t *ids,
-                             size_t room, size_t *n)
-{
-    size_t count = room - *n;
-    enum kn_status s = kn_model_tokenize(model, text, n_bytes, flags, ids + *n, &count);
-    if (s == KN_OK)
-        *n += count;
-    return s;
-}
-
-/* True when the text holds the spelling of a control token. */
-static bool holds_control(const struct kn_model *model, const char *text, size_t n_bytes, int32_t *ids, size_t room)
-{
-    size_t n = room;
-    if (kn_model_tokenize(model, text, n_bytes, KN_TOKENIZE_SPECIAL, ids, &n))
-        return true; /* the careful way will find out why */
-    for (size_t i = 0; i < n; i++) {
-        if (kn_model_token_is_special(model, ids[i]))
-            return true;
-    }
-    return false;
-}
-
-/* The turns as text. NULL: err says why. */
-static char *render(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages, size_t *n_bytes,
-                    struct kn_err *err)
+/* The turns as text, and where the messages' own texts lie in it. NULL: err says why. */
+static char *render(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages, struct kn_text_range *texts,
+                    size_t *n_bytes, struct kn_err *err)
 {
     *n_bytes = 0;
-    enum kn_status s = kn_model_chat(model, messages, n_messages, true, NULL, n_bytes);
+    enum kn_status s = kn_model_chat_texts(model, messages, n_messages, KN_CHAT_REPLY, texts, NULL, n_bytes);
     if (s != KN_OK && s != KN_E_ARG) { /* KN_E_ARG: no room, the length is known now */
         fail(err, s, kn_status_message(s));
         return NULL;
@@ -50,52 +26,13 @@ static char *render(const struct kn_model *model, const struct kn_chat_message *
     size_t room = *n_bytes + 1;
     char *text = malloc(room);
     *n_bytes = room;
-    s = text ? kn_model_chat(model, messages, n_messages, true, text, n_bytes) : KN_E_NOMEM;
+    s = text ? kn_model_chat_texts(model, messages, n_messages, KN_CHAT_REPLY, texts, text, n_bytes) : KN_E_NOMEM;
     if (s) {
         fail(err, s, s == KN_E_ARG ? "the model's chat template refuses these messages; leave --system away" : kn_status_message(s));
         free(text);
         return NULL;
     }
     return text;
-}
-
-/* Template text with the control tokens recognised, the messages' own texts without. Where the texts go is found by
- * rendering marks in their place: a text itself may look like any part of the template. A template may cut blanks off. */
-static enum kn_status tokenize_apart(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages, int32_t *ids,
-                                     size_t room, size_t *n, struct kn_err *err)
-{
-    static const char *const marks[] = {" \x1f" "0\x1f ", " \x1f" "1\x1f "};
-    static const char blanks[] = " \t\n\v\f\r";
-    struct kn_chat_message marked[2];
-    size_t n_bytes;
-    for (size_t i = 0; i < n_messages; i++)
-        marked[i] = (struct kn_chat_message){messages[i].role, marks[i]};
-    char *frame = render(model, marked, n_messages, &n_bytes, err);
-    if (!frame)
-        return err->status;
-    const char *at = frame, *end = frame + n_bytes;
-    enum kn_status s = KN_OK;
-    for (size_t i = 0; i < n_messages && s == KN_OK; i++) {
-        const char *text = messages[i].text, *mark = marks[i];
-        size_t length = strlen(text), mark_length = strlen(mark);
-        const char *found = memmem(at, (size_t)(end - at), mark, mark_length);
-        if (!found) { /* without the blanks around it */
-            found = memmem(at, (size_t)(end - at), ++mark, mark_length -= 2);
-            for (; length && strchr(blanks, *text); text++)
-                length--;
-            while (length && strchr(blanks, text[length - 1]))
-                length--;
-        }
-        s = found ? append(model, at, (size_t)(found - at), KN_TOKENIZE_SPECIAL, ids, room, n) : KN_E_UNSUPPORTED;
-        if (s == KN_OK)
-            s = append(model, text, length, 0, ids, room, n);
-        if (s == KN_OK)
-            at = found + mark_length;
-    }
-    if (s == KN_OK)
-        s = append(model, at, (size_t)(end - at), KN_TOKENIZE_SPECIAL, ids, room, n);
-    free(frame);
-    return s;
 }
 
 /* Document, empty line, question in one NUL-terminated text; release with free(). */
@@ -122,7 +59,9 @@ enum kn_status kn_prompt_tokens(const struct kn_model *model, const struct kn_pr
                                 bool *without_template, struct kn_err *err)
 {
     struct kn_chat_message messages[2];
-    size_t n_messages = 0, n_text = 0, n_rendered = 0, room, n = 0;
+    struct kn_text_range texts[2];
+    struct kn_tokenize_opts opts = {.size = sizeof opts, .flags = KN_TOKENIZE_SPECIAL};
+    size_t n_messages = 0, n_text = 0, n_rendered = 0, n = 0;
     char *text = NULL, *rendered = NULL;
     int32_t *out = NULL;
     enum kn_status s = KN_OK;
@@ -152,25 +91,25 @@ enum kn_status kn_prompt_tokens(const struct kn_model *model, const struct kn_pr
         if (prompt->system)
             messages[n_messages++] = (struct kn_chat_message){"system", prompt->system};
         messages[n_messages++] = (struct kn_chat_message){"user", text};
-        rendered = render(model, messages, n_messages, &n_rendered, err);
+        rendered = render(model, messages, n_messages, texts, &n_rendered, err);
         if (!rendered) {
             s = err->status;
             goto done;
         }
     }
-    room = 3 * (plain ? n_text : n_rendered) + 16; /* what kn_model_tokenize promises, and each of the pieces below */
-    out = malloc(room * sizeof *out);
+    if (plain) {
+        opts.flags |= KN_TOKENIZE_BOS;
+    } else { /* the template has written BOS itself */
+        opts.plain = texts;
+        opts.n_plain = n_messages;
+    }
+    n = 3 * (plain ? n_text : n_rendered) + 2; /* what kn_model_tokenize promises */
+    out = malloc(n * sizeof *out);
     if (!out) {
         s = fail(err, KN_E_NOMEM, "out of memory");
         goto done;
     }
-    if (plain)
-        s = append(model, text, n_text, KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS, out, room, &n);
-    else if (holds_control(model, text, n_text, out, room) ||
-             (prompt->system && holds_control(model, prompt->system, strlen(prompt->system), out, room)))
-        s = tokenize_apart(model, messages, n_messages, out, room, &n, err);
-    else
-        s = append(model, rendered, n_rendered, KN_TOKENIZE_SPECIAL, out, room, &n); /* the template has written BOS itself */
+    s = kn_model_tokenize_with(model, plain ? text : rendered, plain ? n_text : n_rendered, &opts, out, &n);
     if (s == KN_OK && !n)
         s = KN_E_ARG;
     if (s) {

@@ -5,8 +5,8 @@
  *     system turn | user turn: document, empty line, question | reply turn opened
  *
  * The document comes first and the question last, so that two questions about one document share their beginning, which
- * is what a prefix cache and a store can reuse. The user's text never becomes control tokens: a text that happens to hold
- * "<|im_end|>" is tokenized apart from the template, as plain text.
+ * is what a prefix cache and a store can reuse. The user's text never becomes control tokens: what happens to spell
+ * "<|im_end|>" stays plain text, and the blanks around it are as the template has them.
  */
 #ifndef KN_PROMPT_H
 #define KN_PROMPT_H

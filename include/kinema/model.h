@@ -85,6 +85,26 @@ enum kn_tokenize_flags {
 KN_API enum kn_status kn_model_tokenize(const struct kn_model *model, const char *text, size_t n_bytes, unsigned flags,
                                         int32_t *ids, size_t *n_ids);
 
+/* n_bytes of a text, from byte at on. */
+struct kn_text_range { size_t at, n_bytes; };
+
+struct kn_tokenize_opts {
+    size_t size;                       /* sizeof(struct kn_tokenize_opts) */
+    unsigned flags;                    /* enum kn_tokenize_flags; 0: neither */
+    const struct kn_text_range *plain; /* [n_plain], ascending, not overlapping: a control token that touches one is plain text; borrowed. All else
+                                        * is as without them: blanks, and what is merged across their ends. Default NULL: none */
+    size_t n_plain;
+    size_t max_ids;                    /* end the work once there are certainly more; 0: no limit */
+    bool (*stop)(void *user);          /* asked every few milliseconds of work; true: give up. NULL: nobody is asked */
+    void *user;
+};
+
+/* As kn_model_tokenize, with options. Time is O(n log n) in n_bytes, whatever the text, and in max_ids where that ends it. Errors: those of
+ * kn_model_tokenize; KN_E_ARG also for ranges that overlap or leave the text; KN_E_CONTEXT: more than max_ids ids (*n_ids is a number above
+ * it that is certainly reached); KN_E_CANCELLED: stop said so. Any thread; stop is called on the caller's. */
+KN_API enum kn_status kn_model_tokenize_with(const struct kn_model *model, const char *text, size_t n_bytes, const struct kn_tokenize_opts *opts,
+                                             int32_t *ids, size_t *n_ids);
+
 /* The bytes of one token (not NUL-terminated; may be part of a UTF-8 character), borrowed from the model.
  * Special tokens give their text. KN_E_ARG for an id outside the vocabulary. */
 KN_API enum kn_status kn_model_token_bytes(const struct kn_model *model, int32_t id, const char **bytes, size_t *n_bytes);
@@ -100,12 +120,22 @@ struct kn_chat_message {
     const char *text;
 };
 
+enum kn_chat_flags {
+    KN_CHAT_REPLY = 1,   /* open the assistant's turn behind the messages. The last one, the assistant's too, is closed before */
+    KN_CHAT_CONTINUE = 2 /* end right behind the last message's text, so that the assistant, whose it must be, goes on with it */
+};
+
 /* Renders messages with the model's chat template into buf (capacity *n_bytes, NUL-terminated when it fits); *n_bytes
- * becomes the length without NUL. add_reply opens the assistant's turn. Tokenize the result with KN_TOKENIZE_SPECIAL and
+ * becomes the length without NUL. flags: enum kn_chat_flags, not both. Tokenize the result with KN_TOKENIZE_SPECIAL and
  * without KN_TOKENIZE_BOS: a template that wants BOS writes it. KN_E_UNSUPPORTED without a known template, KN_E_ARG when
- * the room was too small or the roles do not suit the template (Mistral, Gemma: user and assistant in turn). */
+ * the room was too small or the roles do not suit the template (Mistral, Gemma: user and assistant in turn) or the flags. */
 KN_API enum kn_status kn_model_chat(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages,
-                                    bool add_reply, char *buf, size_t *n_bytes);
+                                    unsigned flags, char *buf, size_t *n_bytes);
+
+/* The same, and where the messages' texts lie in the result, without what the template cuts off them: texts[n_messages], ascending (may be NULL; valid
+ * with KN_E_ARG and a length, too). As plain of kn_tokenize_opts they keep anybody from writing another's turn. */
+KN_API enum kn_status kn_model_chat_texts(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages, unsigned flags,
+                                          struct kn_text_range *texts, char *buf, size_t *n_bytes);
 
 #ifdef __cplusplus
 }

@@ -74,7 +74,7 @@ static void consider(const struct kni_bpe *bpe, const struct kni_bpe_scratch *s,
         kni_heap_push(s->heap, n_heap, (uint64_t)slot->rank << 32 | at);
 }
 
-size_t kni_bpe_merge(const struct kni_bpe *bpe, struct kni_bpe_scratch *scratch, size_t n)
+size_t kni_bpe_merge(const struct kni_bpe *bpe, struct kni_bpe_scratch *scratch, size_t n, struct kni_effort *effort)
 {
     struct kni_bpe_symbol *s = scratch->symbols;
     size_t n_heap = 0;
@@ -86,7 +86,7 @@ size_t kni_bpe_merge(const struct kni_bpe *bpe, struct kni_bpe_scratch *scratch,
     }
     for (uint32_t i = 0; i + 1 < (uint32_t)n; i++)
         consider(bpe, scratch, &n_heap, i);
-    while (n_heap) {
+    for (kni_effort_add(effort, n); n_heap && kni_effort_add(effort, 1);) {
         uint64_t top = kni_heap_pop(scratch->heap, &n_heap);
         uint32_t at = (uint32_t)top, rank = (uint32_t)(top >> 32), next = s[at].next;
         if (s[at].id == NONE || next == NONE)

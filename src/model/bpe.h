@@ -17,6 +17,7 @@
 
 #include "base/arena.h"
 #include "base/status.h"
+#include "model/effort.h"
 
 struct kni_bpe_slot { uint32_t left, right, rank, joined; }; /* left UINT32_MAX: empty */
 
@@ -42,7 +43,8 @@ struct kni_bpe_scratch {
 enum kn_status kni_bpe_reserve(struct kni_bpe_scratch *scratch, size_t n);
 void kni_bpe_scratch_fini(struct kni_bpe_scratch *scratch);
 
-/* Merges the n ids in scratch->symbols[0..n).id; the result lies in symbols[0..return).id. n < 2^31. */
-size_t kni_bpe_merge(const struct kni_bpe *bpe, struct kni_bpe_scratch *scratch, size_t n);
+/* Merges the n ids in scratch->symbols[0..n).id; the result lies in symbols[0..return).id. n < 2^31. A step is a symbol or a candidate.
+ * When effort says stop the result is of no use. */
+size_t kni_bpe_merge(const struct kni_bpe *bpe, struct kni_bpe_scratch *scratch, size_t n, struct kni_effort *effort);
 
 #endif

@@ -95,7 +95,49 @@ const char *kni_chat_name(const struct kni_chat *chat)
     return "none";
 }
 
-struct writer { char *buf; size_t room, n; };
+/* ---- rendering */
+
+/* The bytes of the blank, in Python's sense, that n bytes of valid UTF-8 begin with; 0: no blank. */
+static size_t blank_at(const char *s, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    if (n && (p[0] == ' ' || (p[0] >= 0x09 && p[0] <= 0x0d) || (p[0] >= 0x1c && p[0] <= 0x1f)))
+        return 1;
+    if (n >= 2 && p[0] == 0xc2 && (p[1] == 0x85 || p[1] == 0xa0))
+        return 2;
+    if (n < 3)
+        return 0;
+    unsigned code = (unsigned)p[0] << 16 | (unsigned)p[1] << 8 | p[2];
+    bool blank = code == 0xe19a80 /* U+1680 */ || (code >= 0xe28080 && code <= 0xe2808a) /* U+2000..200a */ || code == 0xe280a8 || code == 0xe280a9 ||
+                 code == 0xe280af || code == 0xe2819f /* U+205f */ || code == 0xe38080 /* U+3000 */;
+    return blank ? 3 : 0;
+}
+
+/* The bytes of the blank that n bytes end with. */
+static size_t blank_before(const char *s, size_t n)
+{
+    for (size_t length = 1; length <= 3 && length <= n; length++)
+        if (blank_at(s + n - length, length) == length)
+            return length;
+    return 0;
+}
+
+static struct kni_gguf_str trimmed(struct kni_gguf_str s)
+{
+    for (size_t length; (length = blank_at(s.data, s.n));)
+        s = (struct kni_gguf_str){s.data + length, s.n - length};
+    for (size_t length; (length = blank_before(s.data, s.n));)
+        s.n -= length;
+    return s;
+}
+
+struct writer {
+    char *buf;
+    size_t room, n;
+    struct kn_text_range *texts; /* of the messages; NULL: nobody wants them */
+    size_t header;               /* behind the last turn's header, without its line breaks; templates that trim */
+    size_t cut;                  /* behind the last message's text: with KN_CHAT_CONTINUE the rendering ends there */
+};
 
 static void put(struct writer *w, const char *data, size_t n)
 {
@@ -109,15 +151,17 @@ static void puts_to(struct writer *w, const char *s)
     put(w, s, strlen(s));
 }
 
-static void put_trimmed(struct writer *w, const char *s)
+/* The text of message i of n. */
+static void put_text(struct writer *w, const struct kn_chat_message *m, size_t i, size_t n, bool trim)
 {
-    size_t n = strlen(s);
-    static const char blanks[] = " \t\n\v\f\r";
-    while (n && strchr(blanks, *s))
-        s++, n--;
-    while (n && strchr(blanks, s[n - 1]))
-        n--;
-    put(w, s, n);
+    struct kni_gguf_str s = {m[i].text, strlen(m[i].text)};
+    if (trim)
+        s = trimmed(s);
+    if (w->texts)
+        w->texts[i] = (struct kn_text_range){w->n, s.n};
+    put(w, s.data, s.n);
+    if (i + 1 == n)
+        w->cut = trim && !s.n ? w->header : w->n;
 }
 
 static void render_chatml(const struct kni_chat *chat, struct writer *w, const struct kn_chat_message *m, size_t n, bool add_reply)
@@ -131,7 +175,7 @@ static void render_chatml(const struct kni_chat *chat, struct writer *w, const s
         puts_to(w, "<|im_start|>");
         puts_to(w, m[i].role);
         puts_to(w, "\n");
-        puts_to(w, m[i].text);
+        put_text(w, m, i, n, false);
         puts_to(w, "<|im_end|>\n");
     }
     if (add_reply)
@@ -144,9 +188,11 @@ static void render_llama3(const struct kni_chat *chat, struct writer *w, const s
     for (size_t i = 0; i < n + add_reply; i++) {
         puts_to(w, "<|start_header_id|>");
         puts_to(w, i < n ? m[i].role : "assistant");
-        puts_to(w, "<|end_header_id|>\n\n");
+        puts_to(w, "<|end_header_id|>");
+        w->header = w->n;
+        puts_to(w, "\n\n");
         if (i < n) {
-            put_trimmed(w, m[i].text);
+            put_text(w, m, i, n, true);
             puts_to(w, "<|eot_id|>");
         }
     }
@@ -158,10 +204,10 @@ static void render_mistral(const struct kni_chat *chat, struct writer *w, const 
     for (size_t i = 0; i < n; i++) {
         if (i % 2 == 0) {
             puts_to(w, chat->blank_before ? "[INST] " : "[INST]");
-            puts_to(w, m[i].text);
+            put_text(w, m, i, n, false);
             puts_to(w, chat->blank_after ? " [/INST]" : "[/INST]");
         } else {
-            puts_to(w, m[i].text);
+            put_text(w, m, i, n, false);
             put(w, chat->eos.data, chat->eos.n);
         }
     }
@@ -171,15 +217,18 @@ static void render_gemma(const struct kni_chat *chat, struct writer *w, const st
 {
     bool system = !strcmp(m[0].role, "system");
     put(w, chat->bos.data, chat->bos.n);
+    if (system && n == 1 && w->texts) /* a system message alone is not rendered */
+        w->texts[0] = (struct kn_text_range){w->n, 0};
     for (size_t i = system; i < n; i++) {
         puts_to(w, "<start_of_turn>");
         puts_to(w, strcmp(m[i].role, "assistant") ? m[i].role : "model");
+        w->header = w->n;
         puts_to(w, "\n");
         if (system && i == 1) {
-            puts_to(w, m[0].text);
+            put_text(w, m, 0, n, false);
             puts_to(w, "\n\n");
         }
-        put_trimmed(w, m[i].text);
+        put_text(w, m, i, n, true);
         puts_to(w, "<end_of_turn>\n");
     }
     if (add_reply)
@@ -196,22 +245,30 @@ static bool suits_gemma(const struct kni_chat *chat, const struct kn_chat_messag
     return ok;
 }
 
-enum kn_status kni_chat_render(const struct kni_chat *chat, const struct kn_chat_message *messages, size_t n_messages, bool add_reply, char *buf,
-                               size_t *n_bytes)
+static bool suits(const struct kni_chat *chat, const struct kn_chat_message *m, size_t n, unsigned flags)
 {
-    struct writer w = {.buf = buf, .room = *n_bytes};
+    if (!n || flags > KN_CHAT_CONTINUE) /* no messages: so the reference, there is nothing to reply to */
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        if (!m[i].role || !m[i].text)
+            return false;
+        if (chat->kind == KNI_CHAT_KIND_MISTRAL && strcmp(m[i].role, i % 2 ? "assistant" : "user"))
+            return false; /* the template raises an exception */
+    }
+    if (flags & KN_CHAT_CONTINUE && strcmp(m[n - 1].role, "assistant"))
+        return false;
+    return chat->kind != KNI_CHAT_KIND_GEMMA || suits_gemma(chat, m, n);
+}
+
+enum kn_status kni_chat_render(const struct kni_chat *chat, const struct kn_chat_message *messages, size_t n_messages, unsigned flags,
+                               struct kn_text_range *texts, char *buf, size_t *n_bytes)
+{
+    struct writer w = {.buf = buf, .room = *n_bytes, .texts = texts};
+    const bool add_reply = flags & KN_CHAT_REPLY;
     *n_bytes = 0;
     if (chat->kind == KNI_CHAT_KIND_NONE)
         return KN_E_UNSUPPORTED;
-    if (!n_messages)
-        return KN_E_ARG; /* so the reference: there is nothing to reply to */
-    for (size_t i = 0; i < n_messages; i++) {
-        if (!messages[i].role || !messages[i].text)
-            return KN_E_ARG;
-        if (chat->kind == KNI_CHAT_KIND_MISTRAL && strcmp(messages[i].role, i % 2 ? "assistant" : "user"))
-            return KN_E_ARG; /* the template raises an exception */
-    }
-    if (chat->kind == KNI_CHAT_KIND_GEMMA && !suits_gemma(chat, messages, n_messages))
+    if (!suits(chat, messages, n_messages, flags))
         return KN_E_ARG;
     switch (chat->kind) {
     case KNI_CHAT_KIND_CHATML: render_chatml(chat, &w, messages, n_messages, add_reply); break;
@@ -219,6 +276,11 @@ enum kn_status kni_chat_render(const struct kni_chat *chat, const struct kn_chat
     case KNI_CHAT_KIND_MISTRAL: render_mistral(chat, &w, messages, n_messages); break; /* [/INST] opens the reply */
     case KNI_CHAT_KIND_GEMMA: render_gemma(chat, &w, messages, n_messages, add_reply); break;
     case KNI_CHAT_KIND_NONE: break;
+    }
+    if (flags & KN_CHAT_CONTINUE) {
+        w.n = w.cut;
+        if (texts && texts[n_messages - 1].at > w.n)
+            texts[n_messages - 1].at = w.n;
     }
     *n_bytes = w.n;
     if (w.n < w.room)

@@ -9,6 +9,11 @@
  *     gemma    BOS <start_of_turn>ROLE\nTEXT<end_of_turn>\n ...      text trimmed, "model" for assistant, reply: <start_of_turn>model\n
  *
  * Gemma has no system role: a first system message goes before the first message's text, with an empty line between.
+ * The last message, too, is closed as the others are, whoever says it. KN_CHAT_REPLY opens the assistant's turn behind it (Mistral's has no
+ * opening). KN_CHAT_CONTINUE cuts the rendering right behind the last text instead, as transformers' continue_final_message does: with it
+ * goes what the template cuts off texts; and of a text that is nothing else, as there, the header's line breaks, too.
+ * "Trimmed" is what Python's strip() means by it: Unicode's blanks and the separators U+001C to U+001F.
+ *
  * A ChatML template may hold a system message that goes first when the conversation brings none (SmolLM2, Qwen2): it is
  * taken from the template's text.
  */
@@ -33,8 +38,8 @@ enum kn_status kni_chat_load(struct kni_chat **out, struct kni_arena *arena, con
                              struct kn_err *err);
 /* "chatml", "llama3", "mistral", "gemma", "none". */
 const char *kni_chat_name(const struct kni_chat *chat);
-/* As kn_model_chat. */
-enum kn_status kni_chat_render(const struct kni_chat *chat, const struct kn_chat_message *messages, size_t n_messages, bool add_reply, char *buf,
-                               size_t *n_bytes);
+/* As kn_model_chat_texts. */
+enum kn_status kni_chat_render(const struct kni_chat *chat, const struct kn_chat_message *messages, size_t n_messages, unsigned flags,
+                               struct kn_text_range *texts, char *buf, size_t *n_bytes);
 
 #endif

@@ -221,6 +221,18 @@ enum kn_status kn_model_tokenize(const struct kn_model *model, const char *text,
     return kni_tokenizer_encode(model->tokenizer, text, n_bytes, flags, ids, n_ids);
 }
 
+enum kn_status kn_model_tokenize_with(const struct kn_model *model, const char *text, size_t n_bytes, const struct kn_tokenize_opts *opts, int32_t *ids,
+                                      size_t *n_ids)
+{
+    struct kn_tokenize_opts o = {.size = sizeof o};
+    if (!opts || opts->size < sizeof opts->size)
+        return KN_E_ARG;
+    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    if (!n_ids || (n_bytes && !text) || (*n_ids && !ids) || (o.flags & ~(unsigned)(KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS)) || (o.n_plain && !o.plain))
+        return KN_E_ARG;
+    return kni_tokenizer_encode_with(model->tokenizer, text, n_bytes, &o, NULL, ids, n_ids);
+}
+
 static const struct kni_token *token_of(const struct kn_model *model, int32_t id)
 {
     return id >= 0 && (uint32_t)id < model->tokenizer->n_vocab ? &model->tokenizer->tokens[id] : NULL;
@@ -248,10 +260,16 @@ bool kn_model_token_is_stop(const struct kn_model *model, int32_t id)
     return t && t->stop;
 }
 
-enum kn_status kn_model_chat(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages, bool add_reply, char *buf,
-                             size_t *n_bytes)
+enum kn_status kn_model_chat_texts(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages, unsigned flags,
+                                   struct kn_text_range *texts, char *buf, size_t *n_bytes)
 {
     if (!n_bytes || (*n_bytes && !buf) || (n_messages && !messages))
         return KN_E_ARG;
-    return kni_chat_render(model->chat, messages, n_messages, add_reply, buf, n_bytes);
+    return kni_chat_render(model->chat, messages, n_messages, flags, texts, buf, n_bytes);
+}
+
+enum kn_status kn_model_chat(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages, unsigned flags, char *buf,
+                             size_t *n_bytes)
+{
+    return kn_model_chat_texts(model, messages, n_messages, flags, NULL, buf, n_bytes);
 }

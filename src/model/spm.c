@@ -90,7 +90,8 @@ static void consider(const struct kni_tokenizer *t, const struct kni_spm_scratch
         kni_heap_push(scratch->heap, n_heap, (uint64_t)rank << 32 | at);
 }
 
-enum kn_status kni_spm_merge(const struct kni_tokenizer *t, struct kni_spm_scratch *scratch, const char *text, size_t n_bytes)
+enum kn_status kni_spm_merge(const struct kni_tokenizer *t, struct kni_spm_scratch *scratch, const char *text, size_t n_bytes,
+                             struct kni_effort *effort)
 {
     size_t n = 0, n_heap = 0;
     for (size_t i = 0; i < n_bytes; i++)
@@ -107,7 +108,7 @@ enum kn_status kni_spm_merge(const struct kni_tokenizer *t, struct kni_spm_scrat
     }
     for (uint32_t i = 0; i + 1 < (uint32_t)n; i++)
         consider(t, scratch, text, &n_heap, i);
-    while (n_heap) {
+    for (kni_effort_add(effort, n_bytes); n_heap && kni_effort_add(effort, 1);) {
         uint64_t top = kni_heap_pop(scratch->heap, &n_heap);
         uint32_t at = (uint32_t)top;
         if (rank_of(t, s, text, at) != (uint32_t)(top >> 32))
@@ -122,5 +123,5 @@ enum kn_status kni_spm_merge(const struct kni_tokenizer *t, struct kni_spm_scrat
             consider(t, scratch, text, &n_heap, s[at].prev);
         consider(t, scratch, text, &n_heap, at);
     }
-    return KN_OK;
+    return effort->stopped ? KN_E_CANCELLED : KN_OK;
 }

@@ -15,6 +15,7 @@
 #ifndef KNI_MODEL_SPM_H
 #define KNI_MODEL_SPM_H
 
+#include "model/effort.h"
 #include "model/tokenizer.h"
 
 struct kni_spm_symbol { uint32_t at, n, prev, next; }; /* text[at..at+n); n 0: gone */
@@ -31,7 +32,8 @@ void kni_spm_scratch_fini(struct kni_spm_scratch *scratch);
 enum kn_status kni_spm_load_ranks(struct kni_tokenizer *tokenizer, struct kni_arena *arena, const uint8_t *scores);
 
 /* Cuts n bytes of valid UTF-8, n < 2^31, n at least 1. The result is the list that starts at symbols[0] and ends with next
- * UINT32_MAX. scratch is zero-initialised before the first call. KN_E_NOMEM. */
-enum kn_status kni_spm_merge(const struct kni_tokenizer *tokenizer, struct kni_spm_scratch *scratch, const char *text, size_t n);
+ * UINT32_MAX. scratch is zero-initialised before the first call. A step is a byte or a candidate. KN_E_NOMEM, KN_E_CANCELLED. */
+enum kn_status kni_spm_merge(const struct kni_tokenizer *tokenizer, struct kni_spm_scratch *scratch, const char *text, size_t n,
+                             struct kni_effort *effort);
 
 #endif

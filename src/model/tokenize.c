@@ -2,6 +2,14 @@
 /*
  * Text to ids with a loaded tokenizer (tokenizer.h has the pipeline). One pass, left to right; all scratch belongs to the
  * call, so that any number of threads may encode with one tokenizer.
+ *
+ *     text     <|im_start|>user\n a <|im_end|> b <|im_end|>\n
+ *     plain                      [..............]              no control token begins, ends or lies in here: it is cut and merged
+ *                                                               like any text, together with what stands before and behind it
+ *
+ * Three things bound the work. It is O(n log n) in the text, whatever the text. It ends once there are more ids than the caller takes: text
+ * is not even looked through, and a piece not merged, whose bytes cannot fit into so few tokens. And the caller is asked now and then whether
+ * to go on (effort.h).
  */
 #include <string.h>
 
@@ -9,16 +17,36 @@
 #include "model/nfc.h"
 #include "model/spm.h"
 
+enum {
+    SCAN_BYTES = 4096, /* between two looks at whether what was scanned can still fit */
+    FORM_C_SHRINKS = 4 /* at most so many bytes become one: 3.5 for U+0390, 3 for Hangul */
+};
+
 struct encode {
     const struct kni_tokenizer *t;
     struct kni_pretok_scratch *match;
     struct kni_bpe_scratch merge;
     struct kni_spm_scratch spm;
+    struct kni_effort effort;
+    const struct kn_text_range *plain; /* [n_plain] that end behind the place that is looked at */
+    size_t n_plain;
     bool prefix; /* a blank is due before the next text */
     int32_t *ids;
     size_t room, count;
+    size_t max; /* ids; SIZE_MAX: as many as there are */
     bool special;
 };
+
+/* Whether n more bytes of text, of which none is dropped, can still fit. When not, the count says that there are too many. */
+static bool can_fit(struct encode *e, size_t n)
+{
+    if (e->count <= e->max && e->t->bound_bytes) {
+        size_t least = n / e->t->bound_bytes;
+        if (least > e->max - e->count)
+            e->count += least;
+    }
+    return e->count <= e->max;
+}
 
 static void push(struct encode *e, int32_t id)
 {
@@ -34,7 +62,7 @@ static enum kn_status encode_piece(void *user, const char *piece, size_t n)
     int32_t whole = kni_pretok_takes_whole(t->pretok) ? kni_tokenizer_find_piece(t, piece, n) : -1;
     if (whole >= 0) {
         push(e, whole);
-        return KN_OK;
+        return !kni_effort_add(&e->effort, n) ? KN_E_CANCELLED : e->count > e->max ? KN_E_CONTEXT : KN_OK;
     }
     enum kn_status status = kni_bpe_reserve(&e->merge, n);
     if (status != KN_OK)
@@ -45,10 +73,12 @@ static enum kn_status encode_piece(void *user, const char *piece, size_t n)
         if (id >= 0)
             e->merge.symbols[m++].id = (uint32_t)id;
     }
-    m = kni_bpe_merge(&t->bpe, &e->merge, m);
+    if (!can_fit(e, m))
+        return KN_E_CONTEXT;
+    m = kni_bpe_merge(&t->bpe, &e->merge, m, &e->effort);
     for (size_t i = 0; i < m; i++)
         push(e, (int32_t)e->merge.symbols[i].id);
-    return KN_OK;
+    return e->effort.stopped ? KN_E_CANCELLED : e->count > e->max ? KN_E_CONTEXT : KN_OK;
 }
 
 static void push_byte(struct encode *e, unsigned char byte)
@@ -63,7 +93,7 @@ static void push_byte(struct encode *e, unsigned char byte)
 static enum kn_status split_run(struct encode *e, const char *text, size_t n)
 {
     char *nfc = NULL;
-    enum kn_status status = kni_pretok_wants_nfc(e->t->pretok) ? kni_nfc(&nfc, &n, text, n) : KN_OK;
+    enum kn_status status = kni_pretok_wants_nfc(e->t->pretok) ? kni_nfc(&nfc, &n, text, n, &e->effort) : KN_OK;
     if (status == KN_OK)
         status = kni_pretok_split(e->t->pretok, e->match, nfc ? nfc : text, n, encode_piece, e);
     kni_free(nfc);
@@ -73,7 +103,9 @@ static enum kn_status split_run(struct encode *e, const char *text, size_t n)
 static enum kn_status merge_run(struct encode *e, const char *text, size_t n)
 {
     const struct kni_tokenizer *t = e->t;
-    enum kn_status status = kni_spm_merge(t, &e->spm, text, n);
+    if (!can_fit(e, n))
+        return KN_E_CONTEXT;
+    enum kn_status status = kni_spm_merge(t, &e->spm, text, n, &e->effort);
     if (status != KN_OK)
         return status;
     for (uint32_t i = 0; i != UINT32_MAX; i = e->spm.symbols[i].next) {
@@ -84,7 +116,7 @@ static enum kn_status merge_run(struct encode *e, const char *text, size_t n)
         for (uint32_t k = 0; id < 0 && k < s->n; k++)
             push_byte(e, (unsigned char)text[s->at + k]);
     }
-    return KN_OK;
+    return e->count > e->max ? KN_E_CONTEXT : KN_OK;
 }
 
 /* A run of valid UTF-8; behind a due blank when the model wants one. */
@@ -117,21 +149,41 @@ static enum kn_status encode_plain(struct encode *e, const char *text, size_t n)
                 return status;
             at += valid;
         }
-        if (at < n)
+        if (at < n) {
             push_byte(e, (unsigned char)text[at++]);
+            if (!kni_effort_add(&e->effort, 1))
+                return KN_E_CANCELLED;
+            if (e->count > e->max)
+                return KN_E_CONTEXT;
+        }
     }
     return KN_OK;
 }
 
-/* The longest special token that text starts with and that this call recognises; -1 when none does. */
-static int32_t special_at(const struct encode *e, const char *text, size_t n)
+/* How many bytes a control token that begins at byte at may have: it touches no plain range. */
+static size_t control_room(struct encode *e, size_t at, size_t n_bytes)
+{
+    if (!e->special)
+        return 0;
+    while (e->n_plain && (!e->plain->n_bytes || e->plain->at + e->plain->n_bytes <= at))
+        e->plain++, e->n_plain--;
+    return !e->n_plain ? n_bytes - at : e->plain->at > at ? e->plain->at - at : 0;
+}
+
+/* The longest special token that begins at byte at and that this call recognises there; -1 when none does. */
+static int32_t special_at(struct encode *e, const char *text, size_t at, size_t n_bytes)
 {
     const struct kni_tokenizer *t = e->t;
-    unsigned first = (unsigned char)*text;
-    for (uint32_t i = 0; i < t->special_lengths[first].n; i++) {
+    unsigned first = (unsigned char)text[at];
+    uint32_t n_lengths = t->special_lengths[first].n;
+    if (!n_lengths)
+        return -1;
+    size_t room = control_room(e, at, n_bytes);
+    kni_effort_add(&e->effort, n_lengths);
+    for (uint32_t i = 0; i < n_lengths; i++) {
         uint32_t length = t->special_lengths[first].lengths[i];
-        int32_t id = length <= n ? kni_tokenizer_find_special(t, text, length) : -1;
-        if (id >= 0 && (e->special || t->tokens[id].kind == KNI_TOKEN_KIND_USER))
+        int32_t id = length <= n_bytes - at ? kni_tokenizer_find_special(t, text + at, length) : -1;
+        if (id >= 0 && (length <= room || t->tokens[id].kind == KNI_TOKEN_KIND_USER))
             return id;
     }
     return -1;
@@ -141,12 +193,17 @@ static enum kn_status encode_all(struct encode *e, const char *text, size_t n_by
 {
     const struct kni_tokenizer *t = e->t;
     enum kn_status status = KN_OK;
-    size_t from = 0; /* start of the text that is not encoded yet */
+    size_t from = 0, n_kept = 0; /* start of the text that is not encoded yet, and how many of its bytes have tokens */
+    const bool form_c = !t->is_spm && kni_pretok_wants_nfc(t->pretok);
     e->prefix = t->space_prefix;
     for (size_t at = 0; at < n_bytes && status == KN_OK;) {
-        int32_t id = special_at(e, text + at, n_bytes - at);
+        int32_t id = special_at(e, text, at, n_bytes);
+        if (e->effort.stopped)
+            return KN_E_CANCELLED;
         if (id < 0) {
-            at++;
+            n_kept += t->byte_ids[(unsigned char)text[at++]] >= 0;
+            if (at % SCAN_BYTES == 0 && !can_fit(e, form_c ? n_kept / FORM_C_SHRINKS : n_kept))
+                return KN_E_CONTEXT;
             continue;
         }
         bool control = t->tokens[id].kind == KNI_TOKEN_KIND_CONTROL;
@@ -154,47 +211,85 @@ static enum kn_status encode_all(struct encode *e, const char *text, size_t n_by
         if (status == KN_OK && e->prefix && !control) /* a user-defined token is text, too */
             status = encode_run(e, "", 0);
         push(e, id);
+        if (status == KN_OK && e->count > e->max)
+            status = KN_E_CONTEXT;
         e->prefix = t->space_prefix && control;
         from = at += t->tokens[id].n;
+        n_kept = 0;
     }
     return status == KN_OK ? encode_plain(e, text + from, n_bytes - from) : status;
 }
 
-/* A copy of text with U+2581 as blanks; NULL in *out when there is none. */
-static enum kn_status blanks(char **out, size_t *n_out, const char *text, size_t n)
+/* A copy of text with U+2581 as blanks, and of the ranges where they lie then; both NULL when there is none. */
+static enum kn_status blanks(char **out, struct kn_text_range **plain, size_t *n_out, const char *text, size_t n, const struct kn_tokenize_opts *o)
 {
     static const char mark[] = "\xe2\x96\x81";
+    size_t at = 0, bytes;
     *out = NULL;
+    *plain = NULL;
     if (!n || !memmem(text, n, mark, 3))
         return KN_OK;
-    if (!(*out = kni_alloc(KNI_ALLOC_TAG_REQUEST, n, 0)))
+    if (!kni_mul_size(o->n_plain + 1, sizeof **plain, &bytes) || !(*plain = kni_alloc(KNI_ALLOC_TAG_REQUEST, bytes, 0)) ||
+        !(*out = kni_alloc(KNI_ALLOC_TAG_REQUEST, n, 0)))
         return KN_E_NOMEM;
-    *n_out = kni_tokenizer_unmark(*out, text, n);
+    *n_out = 0;
+    for (size_t i = 0; i < o->n_plain; i++) { /* what lies before a range, then the range */
+        const struct kn_text_range *r = &o->plain[i];
+        *n_out += kni_tokenizer_unmark(*out + *n_out, text + at, r->at - at);
+        (*plain)[i].at = *n_out;
+        (*plain)[i].n_bytes = kni_tokenizer_unmark(*out + *n_out, text + r->at, r->n_bytes);
+        *n_out += (*plain)[i].n_bytes;
+        at = r->at + r->n_bytes;
+    }
+    *n_out += kni_tokenizer_unmark(*out + *n_out, text + at, n - at);
     return KN_OK;
+}
+
+static bool are_ranges(const struct kn_tokenize_opts *o, size_t n_bytes)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < o->n_plain; i++) {
+        if (o->plain[i].at < at || o->plain[i].at > n_bytes || o->plain[i].n_bytes > n_bytes - o->plain[i].at)
+            return false;
+        at = o->plain[i].at + o->plain[i].n_bytes;
+    }
+    return true;
+}
+
+enum kn_status kni_tokenizer_encode_with(const struct kni_tokenizer *tokenizer, const char *text, size_t n_bytes, const struct kn_tokenize_opts *opts,
+                                         uint64_t *n_steps, int32_t *ids, size_t *n_ids)
+{
+    struct encode e = {.t = tokenizer, .ids = ids, .room = *n_ids, .special = (opts->flags & KN_TOKENIZE_SPECIAL) != 0, .plain = opts->plain,
+                       .n_plain = opts->n_plain, .max = opts->max_ids ? opts->max_ids : SIZE_MAX, .effort = {.stop = opts->stop, .user = opts->user}};
+    char *copy = NULL;
+    struct kn_text_range *plain = NULL;
+    *n_ids = 0;
+    if (n_bytes > INT32_MAX || !are_ranges(opts, n_bytes))
+        return KN_E_ARG;
+    enum kn_status status = tokenizer->is_spm ? blanks(&copy, &plain, &n_bytes, text, n_bytes, opts) : KN_OK;
+    if (status == KN_OK && !tokenizer->is_spm && !(e.match = kni_pretok_scratch_open(tokenizer->pretok)))
+        status = KN_E_NOMEM;
+    if (status == KN_OK) {
+        e.plain = plain ? plain : e.plain;
+        if ((opts->flags & KN_TOKENIZE_BOS) && tokenizer->add_bos && tokenizer->bos >= 0)
+            push(&e, tokenizer->bos);
+        status = encode_all(&e, copy ? copy : text, n_bytes);
+    }
+    if (e.match)
+        kni_pretok_scratch_close(&e.match);
+    kni_bpe_scratch_fini(&e.merge);
+    kni_spm_scratch_fini(&e.spm);
+    kni_free(copy);
+    kni_free(plain);
+    if (n_steps)
+        *n_steps = e.effort.n_steps;
+    if (status == KN_OK || status == KN_E_CONTEXT)
+        *n_ids = e.count;
+    return status == KN_OK && e.count > e.room ? KN_E_ARG : status;
 }
 
 enum kn_status kni_tokenizer_encode(const struct kni_tokenizer *tokenizer, const char *text, size_t n_bytes, unsigned flags, int32_t *ids,
                                     size_t *n_ids)
 {
-    struct encode e = {.t = tokenizer, .ids = ids, .room = *n_ids, .special = (flags & KN_TOKENIZE_SPECIAL) != 0};
-    char *copy = NULL;
-    *n_ids = 0;
-    if (n_bytes > INT32_MAX)
-        return KN_E_ARG;
-    enum kn_status status = tokenizer->is_spm ? blanks(&copy, &n_bytes, text, n_bytes) : KN_OK;
-    if (status == KN_OK && !tokenizer->is_spm && !(e.match = kni_pretok_scratch_open(tokenizer->pretok)))
-        status = KN_E_NOMEM;
-    if (status != KN_OK)
-        return status;
-    if ((flags & KN_TOKENIZE_BOS) && tokenizer->add_bos && tokenizer->bos >= 0)
-        push(&e, tokenizer->bos);
-    status = encode_all(&e, copy ? copy : text, n_bytes);
-    kni_pretok_scratch_close(&e.match);
-    kni_bpe_scratch_fini(&e.merge);
-    kni_spm_scratch_fini(&e.spm);
-    kni_free(copy);
-    if (status != KN_OK)
-        return status;
-    *n_ids = e.count;
-    return e.count > e.room ? KN_E_ARG : KN_OK;
+    return kni_tokenizer_encode_with(tokenizer, text, n_bytes, &(struct kn_tokenize_opts){.flags = flags}, NULL, ids, n_ids);
 }

@@ -310,7 +310,12 @@ static enum kn_status load_merges(struct loader *l)
             break;
         }
         kni_bpe_add(&t->bpe, (uint32_t)a, (uint32_t)b, rank, (uint32_t)joined);
+        uint32_t n_joined = (uint32_t)(n_left + n_right);
+        t->max_piece_bytes = n_joined > t->max_piece_bytes ? n_joined : t->max_piece_bytes;
     }
+    t->bound_bytes = t->max_piece_bytes;
+    for (unsigned b = 0; b < 256 && kni_pretok_wants_nfc(t->pretok); b++) /* form C may turn bytes that have a token into bytes that have none */
+        t->bound_bytes = t->byte_ids[b] < 0 ? 0 : t->bound_bytes;
     kni_free(buf);
     return status;
 }
@@ -332,6 +337,10 @@ static enum kn_status load_scores(struct loader *l)
         return kni_err_set(l->err, status, "%s: tokenizer.ggml.scores has an entry that is no number; convert the model again", l->gguf->path);
     if (status != KN_OK)
         return nomem(l);
+    bool drops = false; /* what is no token is spelt in bytes or as the unknown token, or there is nothing to spell it with */
+    for (unsigned b = 0; b < 256; b++)
+        drops = drops || t->byte_ids[b] < 0;
+    t->bound_bytes = drops ? 0 : t->max_piece_bytes ? t->max_piece_bytes : 1;
     t->space_prefix = true;
     status = kni_gguf_get_bool(l->gguf, "tokenizer.ggml.add_space_prefix", &t->space_prefix, l->err);
     return status == KN_E_NOT_FOUND ? KN_OK : status;

@@ -15,8 +15,8 @@
  * all 256 are there, detokenizing gives the very same bytes back (with U+2581 as a blank, and with the blank that some
  * SentencePiece models put before a text).
  *
- * Control tokens are recognised only with KN_TOKENIZE_SPECIAL; user-defined tokens always; among those that start at one
- * place the longest wins.
+ * Control tokens are recognised only with KN_TOKENIZE_SPECIAL, and not where they touch a range that the caller calls plain (the texts
+ * of a conversation); user-defined tokens always; among those that start at one place the longest wins.
  *
  * Immutable after load, any thread, concurrent encodes. Lives in the model's arena except compiled patterns: fini.
  */
@@ -55,6 +55,7 @@ struct kni_tokenizer {
     struct kni_pretok *pretok; /* byte-level: NULL otherwise */
     uint32_t *ranks;           /* SentencePiece: n_vocab, 0 is merged first */
     uint32_t max_piece_bytes;  /* longest token that merging can make */
+    uint32_t bound_bytes;      /* n bytes, each of which has a token, become at least n / bound_bytes tokens; 0: nobody knows */
     bool space_prefix;         /* SentencePiece: a blank goes before a text, and before text behind a control token */
     bool add_bos;
     int32_t bos, eos, eot, unknown; /* -1 when absent */
@@ -66,7 +67,12 @@ enum kn_status kni_tokenizer_load(struct kni_tokenizer **out, struct kni_arena *
 /* Frees what is not in the arena. NULL is fine. */
 void kni_tokenizer_fini(struct kni_tokenizer *tokenizer);
 
-/* As kn_model_tokenize. KN_E_NOMEM, KN_E_ARG for 2 GiB of text or more. */
+struct kn_tokenize_opts;
+/* As kn_model_tokenize_with, whose options are complete here. *n_steps (may be NULL) becomes the work done, see effort.h. KN_E_NOMEM, KN_E_ARG
+ * for 2 GiB of text or more, KN_E_CONTEXT, KN_E_CANCELLED. */
+enum kn_status kni_tokenizer_encode_with(const struct kni_tokenizer *tokenizer, const char *text, size_t n_bytes, const struct kn_tokenize_opts *opts,
+                                         uint64_t *n_steps, int32_t *ids, size_t *n_ids);
+/* With flags alone. */
 enum kn_status kni_tokenizer_encode(const struct kni_tokenizer *tokenizer, const char *text, size_t n_bytes, unsigned flags, int32_t *ids,
                                     size_t *n_ids);
 

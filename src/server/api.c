@@ -96,7 +96,7 @@ static enum kn_status open_call(struct kni_exchange *x, struct kni_params_prompt
     for (uint32_t i = 0; i < p->n; i++) {
         struct kni_out *out = &x->outs[x->n_outs];
         *out = (struct kni_out){.call = call, .choice = &call->choices[p->max_tokens ? i : 0], .index = x->n_outs,
-                                .echo = p->echo ? prompt->text : NULL, .n_echo = prompt->n_text, .sees_stops = score && !p->ignore_eos};
+                                .echo = prompt->text, .n_echo = prompt->n_text, .sees_stops = score && !p->ignore_eos};
         kni_answer_init(&out->answer, x->api->model, p->stops, p->n_stops);
         out->answer.include_stop = p->include_stop;
         x->n_outs++;
@@ -257,6 +257,32 @@ static void collect(struct kni_exchange *x, struct kni_http_reply *reply)
         answer_status(reply, KN_E_NOMEM);
 }
 
+static bool is_given_up(void *user)
+{
+    struct kni_watch *w = user;
+    w->gone = kni_call_peer_is_gone(w->socket);
+    return w->gone || (w->api->loop && kni_loop_n_stops(w->api->loop));
+}
+
+struct kni_params_limits kni_watch_begin(struct kni_watch *watch, const struct kni_api *api, const struct kni_http_request *request)
+{
+    struct kni_params_limits limits = api->limits;
+    *watch = (struct kni_watch){.api = api, .socket = request->socket};
+    limits.stop = is_given_up;
+    limits.stop_user = watch;
+    return limits;
+}
+
+void kni_watch_answer(struct kni_http_reply *reply, enum kn_status s, const struct kni_watch *watch, const struct kni_params_error *error)
+{
+    if (s != KN_E_CANCELLED)
+        kni_api_answer_error(reply, error);
+    else if (watch->gone)
+        answer_gone(reply);
+    else
+        answer_status(reply, KN_E_STATE);
+}
+
 static void generate(struct kni_api *api, bool chat, const struct kni_http_request *request, struct kni_http_reply *reply)
 {
     struct kni_params_error error;
@@ -267,15 +293,18 @@ static void generate(struct kni_api *api, bool chat, const struct kni_http_reque
     }
     x->api = api;
     x->socket = request->socket;
-    if (kni_params_parse(&x->params, chat, api->model, &api->limits, request->body, request->n_body, &error) != KN_OK) {
-        kni_api_answer_error(reply, &error);
+    struct kni_watch watch;
+    const struct kni_params_limits limits = kni_watch_begin(&watch, api, request);
+    enum kn_status s = kni_params_parse(&x->params, chat, api->model, &limits, request->body, request->n_body, &error);
+    if (s != KN_OK) {
+        kni_watch_answer(reply, s, &watch, &error);
         goto done;
     }
     if (api->scores_no_prompts && ((x->params.echo && x->params.logprobs) || x->params.no_answer)) {
         kni_http_error(reply, 400, "echo", "unsupported_parameter", "echo with logprobs or without an answer is not supported by this engine: leave it away");
         goto done;
     }
-    enum kn_status s = open_calls(x, request);
+    s = open_calls(x, request);
     if (s != KN_OK) {
         answer_status(reply, s);
         goto done;

@@ -78,6 +78,14 @@ void kni_render_failure(const struct kni_failure *failure, struct kni_buf *text)
 void kni_api_answer_body(struct kni_http_reply *reply, struct kni_buf *body);
 void kni_api_answer_error(struct kni_http_reply *reply, const struct kni_params_error *error);
 
+/* Whether somebody still wants what a body is turned into: the client is there, and the server does not drain. Asked while that goes on. */
+struct kni_watch { const struct kni_api *api; int socket; bool gone; };
+
+/* The API's limits, with the watch as their stop: valid as long as the watch. */
+struct kni_params_limits kni_watch_begin(struct kni_watch *watch, const struct kni_api *api, const struct kni_http_request *request);
+/* Answers for a body that was refused, or given up (KN_E_CANCELLED): 499 and 503. */
+void kni_watch_answer(struct kni_http_reply *reply, enum kn_status status, const struct kni_watch *watch, const struct kni_params_error *error);
+
 /* Answers with the exchange's stream; takes x. */
 void kni_stream_begin(struct kni_exchange *x, struct kni_http_reply *reply);
 /* Waits until some call may have changed, and not longer than that; look at all before each wait. False: the client has gone. */

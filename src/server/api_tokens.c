@@ -49,8 +49,11 @@ void kni_api_tokenize(void *user, const struct kni_http_request *request, struct
     struct kni_params_tokenize t;
     struct kni_params_error error;
     struct kni_buf b = {0};
-    if (kni_params_parse_tokenize(&t, api->model, &api->limits, request->body, request->n_body, &error) != KN_OK) {
-        kni_api_answer_error(reply, &error);
+    struct kni_watch watch;
+    const struct kni_params_limits limits = kni_watch_begin(&watch, api, request);
+    enum kn_status s = kni_params_parse_tokenize(&t, api->model, &limits, request->body, request->n_body, &error);
+    if (s != KN_OK) {
+        kni_watch_answer(reply, s, &watch, &error);
         kni_free(t.prompt.tokens);
         return;
     }
@@ -79,8 +82,11 @@ void kni_api_detokenize(void *user, const struct kni_http_request *request, stru
     struct kni_params_detokenize d;
     struct kni_params_error error;
     struct kni_buf b = {0};
-    if (kni_params_parse_detokenize(&d, api->model, &api->limits, request->body, request->n_body, &error) != KN_OK) {
-        kni_api_answer_error(reply, &error);
+    struct kni_watch watch;
+    const struct kni_params_limits limits = kni_watch_begin(&watch, api, request);
+    enum kn_status s = kni_params_parse_detokenize(&d, api->model, &limits, request->body, request->n_body, &error);
+    if (s != KN_OK) {
+        kni_watch_answer(reply, s, &watch, &error);
         return;
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

@@ -125,6 +125,12 @@ static void drain(const struct kni_call *call)
         ;
 }
 
+bool kni_call_peer_is_gone(int socket)
+{
+    struct pollfd fd = {.fd = socket, .events = POLLRDHUP};
+    return socket >= 0 && poll(&fd, 1, 0) > 0 && fd.revents & (POLLRDHUP | POLLERR | POLLHUP | POLLNVAL);
+}
+
 bool kni_call_wait(struct kni_call *call, int socket, uint32_t timeout_ms)
 {
     struct pollfd fds[2] = {{.fd = call->event_fd, .events = POLLIN}, {.fd = socket, .events = POLLRDHUP}}; /* ERR and HUP come unasked */

@@ -101,6 +101,8 @@ void kni_call_ref(struct kni_call *call);
 void kni_call_unref(struct kni_call *call);
 /* Makes event_fd readable. Any thread. */
 void kni_call_signal(struct kni_call *call);
+/* Whether the peer on a socket (-1: none) has gone. */
+bool kni_call_peer_is_gone(int socket);
 /* Waits until the call has changed since the last wait, or the peer on socket (-1: none) has gone, or timeout_ms. Connection's
  * thread. False: the peer has gone. */
 bool kni_call_wait(struct kni_call *call, int socket, uint32_t timeout_ms);

@@ -24,7 +24,7 @@ bool kni_params_fail(struct kni_params_reader *r, enum kn_status status, const c
     if (r->status != KN_OK)
         return false;
     r->status = status;
-    e->status = code && !strcmp(code, "model_not_found") ? 404 : status == KN_E_NOMEM ? 503 : status == KN_E_IO ? 500 : 400;
+    e->status = code && !strcmp(code, "model_not_found") ? 404 : status == KN_E_NOMEM || status == KN_E_CANCELLED ? 503 : status == KN_E_IO ? 500 : 400;
     e->code = code;
     snprintf(e->param, sizeof e->param, "%s", param ? param : "");
     va_start(args, format);

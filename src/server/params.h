@@ -21,6 +21,8 @@
 struct kni_params_limits {
     uint32_t n_ctx, max_choices;
     const char *model_name; /* other names than this are refused with 404 */
+    bool (*stop)(void *user); /* asked during long work, on the caller's thread; true ends it with KN_E_CANCELLED. NULL: nobody is asked */
+    void *stop_user;
 };
 
 /* Why a body was refused: becomes an error object. */
@@ -33,7 +35,7 @@ struct kni_params_error {
 struct kni_params_prompt {
     int32_t *tokens;
     uint32_t n_tokens;
-    char *text; /* for echo; NULL without; ids may stand for any bytes */
+    char *text; /* what echo gives out; NULL without; ids may stand for any bytes */
     size_t n_text;
 };
 
@@ -57,7 +59,7 @@ struct kni_params {
     bool include_stop;       /* the stop string that ended the text stays in it */
 };
 
-/* KN_OK, or KN_E_FORMAT / KN_E_ARG / KN_E_UNSUPPORTED / KN_E_CONTEXT / KN_E_NOMEM / KN_E_IO with *error filled. fini accepts both. */
+/* KN_OK, or KN_E_FORMAT / KN_E_ARG / KN_E_UNSUPPORTED / KN_E_CONTEXT / KN_E_NOMEM / KN_E_IO / KN_E_CANCELLED with *error filled. fini accepts both. */
 enum kn_status kni_params_parse(struct kni_params *out, bool chat, const struct kn_model *model, const struct kni_params_limits *limits,
                                 const char *body, size_t n_body, struct kni_params_error *error);
 void kni_params_fini(struct kni_params *params);

@@ -2,19 +2,18 @@
 /*
  * Prompts to tokens, the same ones that `kinema run` makes of the same texts.
  *
- *     messages -> roles and texts checked -> chat template -> one text -> tokens, control tokens recognised
- *                                                `-- when a text spells a control token: the template's parts with them
- *                                                    recognised, the texts without, so that nobody can write another's turn
+ *     messages -> roles and texts checked -> chat template -> one text, and where in it the messages' own texts lie -> tokens
  *     prompt   -> text (control tokens recognised, BOS where the model wants it) or ids as they are
  *
- * Tokens are kni_alloc'ed: they are counted in a first pass whenever the guessed room was too small. Pure; any thread.
+ * Control tokens are not recognised in the messages' own texts, so that nobody can write another's turn; blanks and merges are those of the one text.
+ * Work is linear in the body but for a logarithm, and ends once a prompt has more tokens than twice the context, or when limits->stop says that nobody
+ * waits for it. Tokens are kni_alloc'ed: they are counted in a first pass whenever the guessed room was too small. Pure; any thread.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/buf.h"
-#include "base/utf8.h"
 #include "server/params_reader.h"
 
 bool kni_params_fail_context(struct kni_params_reader *r, const char *param, uint32_t n_tokens)
@@ -26,30 +25,24 @@ bool kni_params_fail_context(struct kni_params_reader *r, const char *param, uin
                                       "takes with the answer in it: shorten the %s", n_ctx, param);
 }
 
-/* Texts that cannot be much too long are counted whatever comes out, so that an error can say how many tokens they have; one that can
- * is found out by its beginning, or a client could keep a processor busy for as long as megabytes take. Twice the
- * context is asked for, since a beginning may have a few tokens more than the same bytes have in the whole text. */
-static bool check_beginning(struct kni_params_reader *r, const char *param, const char *text, size_t n, unsigned flags)
+bool kni_params_fail_given_up(struct kni_params_reader *r)
 {
-    const size_t n_ctx = r->limits->n_ctx;
-    if (n <= 32 * n_ctx || r->any_length)
-        return true;
-    for (size_t part = 8 * n_ctx; part < n; part *= 2) {
-        size_t n_ids = 0; /* no room: counted only */
-        if (kn_model_tokenize(r->model, text, part - kni_utf8_tail(text, part), flags, NULL, &n_ids) == KN_E_NOMEM)
-            return kni_params_fail_memory(r);
-        if (n_ids > 2 * n_ctx)
-            return kni_params_fail_context(r, param, 0);
-    }
-    return true;
+    return kni_params_fail(r, KN_E_CANCELLED, NULL, NULL, "the request was given up while its body was read: send it again later");
 }
 
-bool kni_params_tokens(struct kni_params_reader *r, const char *param, const char *text, size_t n, unsigned flags, struct kni_params_prompt *out)
+/* Up to twice the context is counted, so that an error can say how many tokens a prompt has; what is beyond is found out there. */
+static bool take_tokens(struct kni_params_reader *r, const char *param, const char *text, size_t n, const struct kn_tokenize_opts *opts,
+                        struct kni_params_prompt *out)
 {
-    if (!check_beginning(r, param, text, n, flags))
-        return false;
+    struct kn_tokenize_opts o = *opts;
+    o.size = sizeof o;
+    o.max_ids = r->any_length ? 0 : 2 * (size_t)r->limits->n_ctx;
+    o.stop = r->limits->stop;
+    o.user = r->limits->stop_user;
     size_t room = n / 3 + 64, n_ids = 0;
     enum kn_status s = KN_E_ARG;
+    if (o.max_ids && room > o.max_ids)
+        room = o.max_ids;
     for (int pass = 0; pass < 2 && s == KN_E_ARG; pass++, room = n_ids) { /* KN_E_ARG: no room, n_ids says how much */
         size_t bytes;
         kni_free(out->tokens);
@@ -57,45 +50,36 @@ bool kni_params_tokens(struct kni_params_reader *r, const char *param, const cha
         if (!out->tokens)
             return kni_params_fail_memory(r);
         n_ids = room;
-        s = kn_model_tokenize(r->model, text, n, flags, out->tokens, &n_ids);
+        s = kn_model_tokenize_with(r->model, text, n, &o, out->tokens, &n_ids);
     }
     if (s == KN_E_NOMEM)
         return kni_params_fail_memory(r);
+    if (s == KN_E_CONTEXT)
+        return kni_params_fail_context(r, param, 0);
+    if (s == KN_E_CANCELLED)
+        return kni_params_fail_given_up(r);
     if (s != KN_OK || n_ids > INT32_MAX)
         return kni_params_fail(r, KN_E_ARG, NULL, param, "the text cannot be tokenized: %s", kn_status_message(s));
     out->n_tokens = (uint32_t)n_ids;
     return true;
 }
 
-/* Tokens of a piece of text, at the end of those that are there. */
-static bool append(struct kni_params_reader *r, struct kni_params_prompt *out, const char *text, size_t n, unsigned flags)
+bool kni_params_tokens(struct kni_params_reader *r, const char *param, const char *text, size_t n, unsigned flags, struct kni_params_prompt *out)
 {
-    struct kni_params_prompt piece = {0};
-    bool ok = kni_params_tokens(r, "messages", text, n, flags, &piece);
-    if (ok && piece.n_tokens) {
-        int32_t *all = kni_realloc(KNI_ALLOC_TAG_REQUEST, out->tokens, ((size_t)out->n_tokens + piece.n_tokens) * sizeof *all);
-        ok = all || kni_params_fail_memory(r);
-        if (all) {
-            memcpy(all + out->n_tokens, piece.tokens, (size_t)piece.n_tokens * sizeof *all);
-            out->tokens = all;
-            out->n_tokens += piece.n_tokens;
-        }
-    }
-    kni_free(piece.tokens);
-    return ok;
+    return take_tokens(r, param, text, n, &(struct kn_tokenize_opts){.flags = flags}, out);
 }
 
-/* Messages in the model's template: NUL-terminated, kni_alloc'ed. NULL: an error is filed. */
-static char *render(struct kni_params_reader *r, const struct kn_chat_message *m, size_t n_messages, bool reply, size_t *n)
+/* Messages in the model's template: NUL-terminated, kni_alloc'ed; texts[n_messages]: where theirs lie. NULL: an error is filed. */
+static char *render(struct kni_params_reader *r, const struct kn_chat_message *m, size_t n_messages, unsigned flags, struct kn_text_range *texts, size_t *n)
 {
     char *text = NULL;
     *n = 0;
-    enum kn_status s = kn_model_chat(r->model, m, n_messages, reply, NULL, n); /* KN_E_ARG and its length, or refused for good */
+    enum kn_status s = kn_model_chat_texts(r->model, m, n_messages, flags, texts, NULL, n); /* KN_E_ARG and its length, or refused for good */
     if (s == KN_E_ARG && *n) {
         size_t room = *n + 1;
         text = kni_alloc(KNI_ALLOC_TAG_REQUEST, room, 0);
         *n = room;
-        s = text ? kn_model_chat(r->model, m, n_messages, reply, text, n) : KN_E_NOMEM;
+        s = text ? kn_model_chat_texts(r->model, m, n_messages, flags, texts, text, n) : KN_E_NOMEM;
     }
     if (s == KN_OK && text)
         return text;
@@ -108,55 +92,6 @@ static char *render(struct kni_params_reader *r, const struct kn_chat_message *m
         kni_params_fail(r, KN_E_ARG, NULL, "messages", "the model's chat template (%s) does not take these roles in this order: user and assistant must "
                         "take turns, beginning with user, and a system message may be unknown to it", kn_model_info(r->model)->chat_template);
     return NULL;
-}
-
-static bool spells_control(const struct kn_model *model, const struct kni_params_prompt *tokens)
-{
-    for (uint32_t i = 0; i < tokens->n_tokens; i++)
-        if (kn_model_token_is_special(model, tokens->tokens[i]))
-            return true;
-    return false;
-}
-
-/* The template's text with control tokens recognised, the messages' without. Where the texts go is found by rendering marks in their
- * place. A template may cut blanks off a text: its mark then lacks those around it. */
-static bool tokenize_apart(struct kni_params_reader *r, const struct kn_chat_message *m, size_t n_messages, bool reply, struct kni_params_prompt *out)
-{
-    static const char blanks[] = " \t\n\v\f\r";
-    struct mark { char text[32]; } *marks = kni_alloc(KNI_ALLOC_TAG_REQUEST, n_messages * sizeof *marks, 0);
-    struct kn_chat_message *marked = kni_alloc(KNI_ALLOC_TAG_REQUEST, n_messages * sizeof *marked, 0);
-    char *frame = NULL;
-    size_t n_frame;
-    bool ok = (marks && marked) || kni_params_fail_memory(r);
-    for (size_t i = 0; i < n_messages && ok; i++) {
-        snprintf(marks[i].text, sizeof marks[i].text, " \x1f%zu\x1f ", i);
-        marked[i] = (struct kn_chat_message){m[i].role, marks[i].text};
-    }
-    frame = ok ? render(r, marked, n_messages, reply, &n_frame) : NULL;
-    ok = frame != NULL;
-    const char *at = frame, *end = ok ? frame + n_frame : NULL;
-    for (size_t i = 0; i < n_messages && ok; i++) {
-        const char *text = m[i].text, *mark = marks[i].text;
-        size_t n = strlen(text), n_mark = strlen(mark);
-        const char *found = memmem(at, (size_t)(end - at), mark, n_mark);
-        if (!found) {
-            found = memmem(at, (size_t)(end - at), ++mark, n_mark -= 2);
-            for (; n && strchr(blanks, *text); text++)
-                n--;
-            while (n && strchr(blanks, text[n - 1]))
-                n--;
-        }
-        ok = found || kni_params_fail(r, KN_E_UNSUPPORTED, NULL, "messages", "message %zu spells a control token, and the chat template does not show "
-                                      "where its text goes: leave such text away", i);
-        ok = ok && append(r, out, at, (size_t)(found - at), KN_TOKENIZE_SPECIAL) && append(r, out, text, n, 0);
-        if (ok)
-            at = found + n_mark;
-    }
-    ok = ok && append(r, out, at, (size_t)(end - at), KN_TOKENIZE_SPECIAL);
-    kni_free(frame);
-    kni_free(marked);
-    kni_free(marks);
-    return ok;
 }
 
 /* The text of a message's content into *out (kni_alloc'ed). */
@@ -219,41 +154,61 @@ static const char *take_role(struct kni_params_reader *r, size_t index, const js
     return NULL;
 }
 
-bool kni_params_messages(struct kni_params_reader *r, bool add_reply, struct kni_params_prompt *out)
+/* Whether the reply's turn is opened, or the last message continued. */
+static bool take_chat_flags(struct kni_params_reader *r, const json_t *messages, unsigned *flags)
+{
+    bool go_on = false, reply;
+    if (!kni_params_bool(r, "continue_final_message", &go_on))
+        return false;
+    reply = !go_on;
+    if (!kni_params_bool(r, "add_generation_prompt", &reply))
+        return false;
+    if (go_on && reply)
+        return kni_params_fail(r, KN_E_ARG, NULL, "continue_final_message", "continue_final_message and add_generation_prompt are both true: the last message "
+                               "is either continued or followed by a new one; leave one away");
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1), *role = json_object_get(last, "role");
+    if (go_on && (!json_is_string(role) || strcmp(json_string_value(role), "assistant")))
+        return kni_params_fail(r, KN_E_ARG, NULL, "continue_final_message", "continue_final_message is true, but the last message is not the assistant's: add "
+                               "the beginning of its answer, or leave the field away");
+    if (go_on && (!json_object_get(last, "content") || json_is_null(json_object_get(last, "content"))))
+        return kni_params_fail(r, KN_E_ARG, NULL, "continue_final_message", "continue_final_message is true, but the last message has no content: give it some");
+    *flags = go_on ? KN_CHAT_CONTINUE : reply ? KN_CHAT_REPLY : 0;
+    return true;
+}
+
+bool kni_params_messages(struct kni_params_reader *r, bool echo, struct kni_params_prompt *out)
 {
     const json_t *list = kni_params_get(r, "messages");
     size_t n = json_array_size(list), n_text = 0, bytes;
+    unsigned flags = 0;
     if (!list)
         return kni_params_fail(r, KN_E_FORMAT, NULL, "messages", "there are no messages: give an array of objects with role and content");
     if (!json_is_array(list) || !n)
         return kni_params_fail(r, KN_E_FORMAT, NULL, "messages", "messages is %s: it must be an array of at least one object with role and content",
                                json_is_array(list) ? "empty" : kni_params_type(list));
     struct kn_chat_message *m = kni_mul_size(n, sizeof *m, &bytes) ? kni_calloc(KNI_ALLOC_TAG_REQUEST, bytes, 0) : NULL;
+    struct kn_text_range *texts = kni_mul_size(n, sizeof *texts, &bytes) ? kni_alloc(KNI_ALLOC_TAG_REQUEST, bytes, 0) : NULL;
     char *text = NULL;
-    bool ok = m || kni_params_fail_memory(r), control = false;
-    uint64_t n_probed = 0;
+    bool ok = (m && texts) || kni_params_fail_memory(r);
     for (size_t i = 0; i < n && ok; i++) {
         const json_t *message = json_array_get(list, i);
-        struct kni_params_prompt probe = {0};
         char *content = NULL;
         m[i].role = take_role(r, i, message);
         ok = m[i].role && take_content(r, i, m[i].role, json_object_get(message, "content"), &content);
         m[i].text = content;
-        if (ok && *content) {
-            ok = kni_params_tokens(r, "messages", content, strlen(content), KN_TOKENIZE_SPECIAL, &probe);
-            control = control || spells_control(r->model, &probe);
-            n_probed += probe.n_tokens;
-            kni_free(probe.tokens);
-            if (ok && !r->any_length && n_probed > 8 * (uint64_t)r->limits->n_ctx)
-                ok = kni_params_fail_context(r, "messages", 0);
-        }
     }
-    if (ok)
-        text = render(r, m, n, add_reply, &n_text);
-    ok = ok && text && (control ? tokenize_apart(r, m, n, add_reply, out) : kni_params_tokens(r, "messages", text, n_text, KN_TOKENIZE_SPECIAL, out));
+    if (ok && take_chat_flags(r, list, &flags))
+        text = render(r, m, n, flags, texts, &n_text);
+    ok = text && take_tokens(r, "messages", text, n_text, &(struct kn_tokenize_opts){.flags = KN_TOKENIZE_SPECIAL, .plain = texts, .n_plain = n}, out);
+    if (ok && echo && !strcmp(m[n - 1].role, "assistant")) { /* as vLLM: only what the answer's own role has said */
+        out->text = (char *)(uintptr_t)m[n - 1].text;
+        out->n_text = strlen(out->text);
+        m[n - 1].text = NULL;
+    }
     for (size_t i = 0; i < n && m; i++)
         kni_free((void *)(uintptr_t)m[i].text);
     kni_free(m);
+    kni_free(texts);
     kni_free(text);
     return ok;
 }
@@ -364,7 +319,8 @@ bool kni_params_prompts(struct kni_params_reader *r, struct kni_params *out, uin
         if (!out->prompts)
             return kni_params_fail_memory(r);
         out->n_prompts = 1;
-        if (!kni_params_messages(r, true, out->prompts) || !check_length(r, "messages", out->prompts))
+        bool echo = false; /* not out->echo: no log-probabilities of the prompt go with it */
+        if (!kni_params_bool(r, "echo", &echo) || !kni_params_messages(r, echo, out->prompts) || !check_length(r, "messages", out->prompts))
             return false;
     } else if (!take_prompts(r, out)) {
         return false;

@@ -59,8 +59,10 @@ bool kni_params_fields(struct kni_params_reader *r, struct kni_params *out);
 bool kni_params_prompts(struct kni_params_reader *r, struct kni_params *out, uint32_t wanted);
 /* Files that a prompt does not fit the context. n_tokens 0: so many that they were not counted. */
 bool kni_params_fail_context(struct kni_params_reader *r, const char *param, uint32_t n_tokens);
-/* kni_alloc'ed tokens of a text, or of "messages" in the model's chat template. */
+/* Files that limits->stop said so. */
+bool kni_params_fail_given_up(struct kni_params_reader *r);
+/* kni_alloc'ed tokens of a text, or of "messages" in the model's chat template; echo: with the last message's text when it is the assistant's. */
 bool kni_params_tokens(struct kni_params_reader *r, const char *param, const char *text, size_t n, unsigned flags, struct kni_params_prompt *out);
-bool kni_params_messages(struct kni_params_reader *r, bool add_reply, struct kni_params_prompt *out);
+bool kni_params_messages(struct kni_params_reader *r, bool echo, struct kni_params_prompt *out);
 
 #endif

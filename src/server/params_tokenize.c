@@ -4,7 +4,7 @@
  *
  *     {"content", "add_special", "parse_special", "with_pieces"}        llama.cpp's: no BOS unless asked for
  *     {"prompt" | "text", "add_special_tokens", "return_token_strs"}    vLLM's and SGLang's: BOS unless refused
- *     {"messages", "add_generation_prompt", "return_token_strs"}        a chat, in the model's template
+ *     {"messages", "add_generation_prompt", "continue_final_message", "return_token_strs"}    a chat, in the model's template
  *     {"tokens"}                                                        ids to text
  *
  * Pure; any thread. Failure: one error, the first met.
@@ -16,7 +16,7 @@
 #include "base/buf.h"
 #include "server/params_reader.h"
 
-enum { MAX_BYTES = 1 << 20 };
+enum { MAX_BYTES = 1 << 20, IDS_BETWEEN_STOPS = 1 << 14 };
 
 /* The one text that is given; NULL: none is, or an error is filed. */
 static const char *find_text(struct kni_params_reader *r)
@@ -55,6 +55,12 @@ static bool check_chat(struct kni_params_reader *r)
 static bool take_text(struct kni_params_reader *r, const char *name, struct kni_params_prompt *out)
 {
     const json_t *text = kni_params_get(r, name);
+    bool reply, go_on = false;
+    if (!kni_params_bool(r, "add_generation_prompt", &reply) || !kni_params_bool(r, "continue_final_message", &go_on))
+        return false;
+    if (go_on)
+        return kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_parameter", "continue_final_message", "continue_final_message is for messages, and %s is a text: "
+                               "leave it away, or send messages", name);
     bool special = true, bos = strcmp(name, "content") != 0; /* llama.cpp's form has none unless said, vLLM's has */
     if (!json_is_string(text))
         return kni_params_fail(r, KN_E_FORMAT, NULL, name, "%s is %s: it must be a string", name, kni_params_type(text));
@@ -77,16 +83,15 @@ enum kn_status kni_params_parse_tokenize(struct kni_params_tokenize *out, const 
     struct kni_params_reader r = {.model = model, .limits = limits, .error = error, .any_length = true, .route = KNI_PARAMS_ROUTE_TOKENIZE};
     json_t *json = NULL;
     const char *name = NULL;
-    bool reply = true;
     *out = (struct kni_params_tokenize){0};
     *error = (struct kni_params_error){0};
     if (load(&r, &json, body, n_body) && kni_params_bool(&r, "with_pieces", &out->with_pieces) &&
-        kni_params_bool(&r, "return_token_strs", &out->with_strings) && kni_params_bool(&r, "add_generation_prompt", &reply))
+        kni_params_bool(&r, "return_token_strs", &out->with_strings))
         name = find_text(&r);
     if (name && strcmp(name, "messages"))
         take_text(&r, name, &out->prompt);
     else if (name && check_chat(&r))
-        kni_params_messages(&r, reply, &out->prompt);
+        kni_params_messages(&r, false, &out->prompt);
     json_decref(json);
     return r.status;
 }
@@ -108,7 +113,9 @@ static bool take_ids(struct kni_params_reader *r, bool skip_special, struct kni_
         size_t n;
         char param[64];
         snprintf(param, sizeof param, "tokens[%zu]", i);
-        if (!json_is_integer(id))
+        if (i % IDS_BETWEEN_STOPS == 0 && r->limits->stop && r->limits->stop(r->limits->stop_user))
+            ok = kni_params_fail_given_up(r);
+        else if (!json_is_integer(id))
             ok = kni_params_fail(r, KN_E_FORMAT, NULL, param, "%s is %s: it must be an integer", param, kni_params_type(id));
         else if (value < 0 || value >= (json_int_t)n_vocab)
             ok = kni_params_fail(r, KN_E_ARG, NULL, param, "%s is %lld: the model's tokens are 0 to %u", param, (long long)value, n_vocab - 1);

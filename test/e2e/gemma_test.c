@@ -18,8 +18,9 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "model/chat.h"
 #include "run/run.h"
-#include "support/golden.h"
+#include "support/frames.h"
 
 #define N_CTX 1024u
 #define TIE 0.001
@@ -91,6 +92,23 @@ static void golden_ids(void **state)
         n_plain += plain != NULL;
     }
     assert_true(i >= 300 && n_plain >= 10);
+    json_decref(all);
+}
+
+/* Whole conversations, in Gemma 3's template: this file of a base model has none. */
+static void golden_frames(void **state)
+{
+    (void)state;
+    if (!model)
+        skip();
+    json_t *all = kn_golden_load("frames.json"), *e;
+    size_t i;
+    struct kni_chat chat = {.kind = KNI_CHAT_KIND_GEMMA, .bos = {"<bos>", 5}, .eos = {"<eos>", 5}}, *own = model->chat;
+    model->chat = &chat;
+    json_array_foreach(json_object_get(all, "gemma"), i, e)
+        kn_frame_expect(i, model, all, json_array_get(e, 0), json_array_get(e, 1), json_array_get(e, 2));
+    model->chat = own;
+    assert_true(i >= 50);
     json_decref(all);
 }
 
@@ -199,6 +217,6 @@ static void golden_logits(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(golden_ids), cmocka_unit_test(long_text), cmocka_unit_test(golden_logits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(golden_ids), cmocka_unit_test(golden_frames), cmocka_unit_test(long_text), cmocka_unit_test(golden_logits)};
     return cmocka_run_group_tests_name("gemma", tests, setup, teardown);
 }

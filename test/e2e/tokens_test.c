@@ -18,7 +18,7 @@
 #include "base/file.h"
 #include "kinema/model.h"
 #include "model/tokenizer.h"
-#include "support/golden.h"
+#include "support/frames.h"
 #include "support/real_model.h"
 
 static struct kn_model *model;
@@ -89,6 +89,18 @@ static void golden_chat(void **state)
         assert_int_equal(buf[want - 1], '#');
     }
     assert_true(i >= 20);
+    json_decref(all);
+}
+
+/* Whole conversations, texts that spell control tokens in them: make_frames.py. */
+static void golden_frames(void **state)
+{
+    (void)state;
+    json_t *all = kn_golden_load("frames.json"), *e;
+    size_t i;
+    json_array_foreach(json_object_get(all, "smollm2"), i, e)
+        kn_frame_expect(i, model, all, json_array_get(e, 0), json_array_get(e, 1), json_array_get(e, 2));
+    assert_true(i >= 70);
     json_decref(all);
 }
 
@@ -293,6 +305,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_ids), cmocka_unit_test(golden_chat), cmocka_unit_test(identity),    cmocka_unit_test(round_trip),
         cmocka_unit_test(room),       cmocka_unit_test(long_pieces), cmocka_unit_test(threads),     cmocka_unit_test(other_rules),
+        cmocka_unit_test(golden_frames),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -62,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else if (which == 3) {
         if (kni_utf8_valid_prefix(text, n) != n || data[0] & 4)
             goto done;
-        if (kni_nfc(&nfc, &n, text, n) != KN_OK)
+        if (kni_nfc(&nfc, &n, text, n, &(struct kni_effort){0}) != KN_OK)
             abort();
     }
     for (; i < n_ids; i++) {

@@ -53,6 +53,7 @@ struct kni_loop {
     uint32_t n_calls;
     uint64_t seeds[KN_BED_MAX_CALLS];
     _Atomic uint32_t n_finish, n_cancel;
+    uint32_t n_stops;
 };
 
 static struct kn_model *model;
@@ -160,6 +161,11 @@ static inline struct player *player_of(struct kni_loop *loop, const struct kni_c
             return &loop->players[i];
     fail_msg("a call that was never submitted");
     return NULL;
+}
+
+uint32_t kni_loop_n_stops(const struct kni_loop *loop)
+{
+    return loop->n_stops;
 }
 
 void kni_loop_finish(struct kni_loop *loop, struct kni_call *call, uint32_t choice)

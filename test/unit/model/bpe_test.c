@@ -61,7 +61,7 @@ static void random_tables(void **state)
             assert_int_equal(kni_bpe_reserve(&s, n), KN_OK);
             for (size_t i = 0; i < n; i++)
                 s.symbols[i].id = want[i] = next(n_base);
-            size_t n_want = merge_plain(want, n), n_got = kni_bpe_merge(&bpe, &s, n);
+            size_t n_want = merge_plain(want, n), n_got = kni_bpe_merge(&bpe, &s, n, &(struct kni_effort){0});
             assert_int_equal(n_got, n_want);
             for (size_t i = 0; i < n_got; i++)
                 assert_int_equal(s.symbols[i].id, want[i]);

@@ -45,7 +45,7 @@ static void expect(const char *template_text, const char *name, enum kn_status s
     size_t n_bytes = sizeof buf;
     start(&f, template_text);
     assert_string_equal(kni_chat_name(f.chat), name);
-    assert_int_equal(kni_chat_render(f.chat, m, n, reply, buf, &n_bytes), status);
+    assert_int_equal(kni_chat_render(f.chat, m, n, reply, NULL, buf, &n_bytes), status);
     if (status == KN_OK) {
         assert_string_equal(buf, want);
         assert_int_equal(n_bytes, strlen(want));
@@ -53,7 +53,7 @@ static void expect(const char *template_text, const char *name, enum kn_status s
             char small[512];
             size_t got = room;
             memset(small, '#', sizeof small);
-            assert_int_equal(kni_chat_render(f.chat, m, n, reply, small, &got), room < n_bytes ? KN_E_ARG : KN_OK);
+            assert_int_equal(kni_chat_render(f.chat, m, n, reply, NULL, small, &got), room < n_bytes ? KN_E_ARG : KN_OK);
             assert_int_equal(got, n_bytes);
             assert_memory_equal(small, want, room);
             assert_int_equal(small[room], '#');

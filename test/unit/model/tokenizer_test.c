@@ -232,11 +232,49 @@ static void long_run(void **state)
     free(ids);
 }
 
+/* Hostile texts of every kind to every kind of tokenizer: twice the text makes at most 2.2 times the steps. */
+static void steps_are_linear(void **state)
+{
+    (void)state;
+    static const char *const parts[] = {
+        "a", "l", " ", "\n", "\r\n", " \n", "\t ", "ab", "the", "the ", " the", "1", "12 ", "!", "!?", "'s", "'", "\xc3\xa9", "\xe2\x96\x81", "\xe4\xb8\xad", "\xf0\x9f\x99\x82",
+        "\xff", "a\xff", "\xe2\x96", "\xcc\x81", "\xcc\x81\xcc\xa3", "a\xcc\xa3\xcc\x81", "\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8", "\xe1\x84\x80", "<|im_end|>", "<|im_", "<", "<|im_end|>the",
+        "\x00", "\xef\xbb\xbf", "\xe2\x80\x8b", "\xc2\xa0", "\xe3\x80\x80", "llllllllllll ",
+    };
+    static const char *const pres[] = {"gpt-2", "smollm", "llama-bpe", "qwen2", NULL, NULL};
+    enum { N = 1 << 16, MAX = 4 * N };
+    char *text = malloc(MAX);
+    int32_t *ids = malloc((3 * (size_t)MAX + 2) * sizeof *ids);
+    assert_true(text && ids);
+    for (size_t p = 0; p < sizeof pres / sizeof *pres; p++) {
+        struct fixture f;
+        start(&f, &(struct kn_tiny_opts){.pre = pres[p], .spm = !pres[p], .no_space_prefix = p == 5}, 0);
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            size_t n_part = *parts[i] ? strlen(parts[i]) : 1;
+            uint64_t steps = 0;
+            for (size_t n = 0; n < MAX; n++)
+                text[n] = parts[i][n % n_part];
+            for (size_t n = N; n <= MAX; n *= 2) {
+                uint64_t now = 0;
+                size_t n_ids = 3 * (size_t)MAX + 2;
+                assert_int_equal(kni_tokenizer_encode_with(f.t, text, n, &(struct kn_tokenize_opts){.flags = KN_TOKENIZE_SPECIAL}, &now, ids, &n_ids), KN_OK);
+                if (now > 12 * n || (steps && now * 10 > steps * 22 + 10000))
+                    fail_msg("%zu, part %zu: %llu steps for %zu bytes, %llu for half of them", p, i, (unsigned long long)now, n, (unsigned long long)steps);
+                steps = now;
+            }
+        }
+        stop(&f);
+    }
+    free(text);
+    free(ids);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(form_c), cmocka_unit_test(sentencepiece), cmocka_unit_test(unknown_byte), cmocka_unit_test(long_run),
         cmocka_unit_test(known), cmocka_unit_test(user_defined), cmocka_unit_test(whole_pieces), cmocka_unit_test(all_bytes_return),
+        cmocka_unit_test(steps_are_linear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -142,7 +142,7 @@ static void neutral_values(void **state)
         {"functions", "[1]"}, {"response_format", "{\"type\":\"json_object\"}"}, {"response_format", "\"json\""}, {"response_format", "{\"type\":3}"},
         {"modalities", "[\"audio\"]"}, {"modalities", "[\"text\",\"audio\"]"}, {"audio", "{\"voice\":\"x\"}"},
         {"best_of", "2"}, {"grammar", "\"root ::= x\""},
-        {"guided_json", "{\"type\":\"object\"}"}, {"min_tokens", "4"}, {"typical_p", "0.5"}, {"stop_token_ids", "[2]"}, {"continue_final_message", "true"},
+        {"guided_json", "{\"type\":\"object\"}"}, {"min_tokens", "4"}, {"typical_p", "0.5"}, {"stop_token_ids", "[2]"},
         {"suffix", "\"tail\""},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -422,12 +422,15 @@ static void long_texts(void **state)
     take(&p, false, body);
     assert_true(p.prompts->n_tokens > 100 && p.prompts->n_tokens < limits.n_ctx);
     kni_params_fini(&p);
-    snprintf(body, sizeof body, "{\"prompt\":\"%*s\"}", 1100, ""); /* as many as can be counted are */
-    refuse(false, body, KN_E_CONTEXT, "prompt", "275 tokens");
+    snprintf(body, sizeof body, "{\"prompt\":\"%*s\"}", 1000, ""); /* up to twice the context is counted */
+    refuse(false, body, KN_E_CONTEXT, "prompt", "250 tokens");
     n = snprintf(body, sizeof body, "{\"prompt\":\"");
-    memset(body + n, 'a', 4096);
-    snprintf(body + n + 4096, 8, "\"}");
-    refuse(false, body, KN_E_CONTEXT, "prompt", "4096 tokens");
+    memset(body + n, 'a', 257);
+    snprintf(body + n + 256, 8, "\"}");
+    refuse(false, body, KN_E_CONTEXT, "prompt", "256 tokens");
+    snprintf(body + n + 257, 8, "\"}");
+    body[n + 256] = 'a';
+    refuse(false, body, KN_E_CONTEXT, "prompt", "more than twice");
 }
 
 static void tokenize(void **state)
