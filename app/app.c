@@ -217,6 +217,10 @@ char *kn_app_read_file(const char *path, size_t *n_bytes, const char **why)
     size_t n = 0, room = 1 << 16;
     *why = NULL;
     struct stat st;
+    if (!*path) {
+        *why = "the name is empty";
+        goto done;
+    }
     if (!from_stdin && !stat(path, &st) && S_ISDIR(st.st_mode)) {
         *why = "it is a folder";
         goto done;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "app.h"
+#include "prompt.h"
 
 struct args {
     const char *what, *model, *text, *file;
@@ -90,6 +91,7 @@ static int show_json(const struct kn_model *model, const struct args *args)
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
         json_object_set_new(j, numbers[k].key, json_integer(numbers[k].value));
     json_object_set_new(j, "tokenizer", json_string(i->tokenizer));
+    json_object_set_new(j, "has_chat_template", json_boolean(i->has_chat_template));
     json_object_set_new(j, "rope_base", json_real((double)i->rope_base));
     json_object_set_new(j, "rms_eps", json_real((double)i->rms_eps));
     if (args->tensors)
@@ -140,7 +142,10 @@ static int show_table(const struct kn_model *model, const struct args *args)
         fputs(", pre-tokenizer ", stdout);
         print_safe(i->pre_tokenizer, strlen(i->pre_tokenizer));
     }
-    printf("\n%-14s %s\n", "chat template", i->chat_template);
+    const char *why = kn_prompt_no_template(model);
+    printf("\n%-14s %s%s%s\n", "chat template", i->chat_template, why ? ": " : "", why ? why : "");
+    if (why)
+        printf("%-14s text is continued (run, /v1/completions), chats are refused; --chat-template NAME of run and serve chooses one\n", "");
     print_token(model, "BOS", i->bos);
     print_token(model, "EOS", i->eos);
     print_token(model, "end of turn", i->eot);

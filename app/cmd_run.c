@@ -158,7 +158,7 @@ static enum kn_status open_all(struct run *r)
 {
     struct kn_run_opts *o = &r->opts;
     uint64_t begin = kn_app_now_ns();
-    struct kn_model_opts mo = {.size = sizeof mo, .path = r->model_path};
+    struct kn_model_opts mo = {.size = sizeof mo, .path = r->model_path, .chat_template = o->chat_template};
     enum kn_status s = kn_model_open(&r->model, &mo, &r->err);
     if (s) {
         failed(r, s);
@@ -174,7 +174,7 @@ static enum kn_status open_all(struct run *r)
     if (s)
         return s;
     if (without_template && !o->quiet)
-        fprintf(stderr, "kinema run: the model has no chat template that Kinema knows; the prompt is continued as it is\n");
+        fprintf(stderr, "kinema run: %s; the prompt is continued as it is (--chat-template makes a chat of it)\n", kn_prompt_no_template(r->model));
     uint32_t trained = kn_model_info(r->model)->n_ctx_train, limit = o->engine.n_ctx ? o->engine.n_ctx : trained;
     if (r->n_prompt >= limit) {
         snprintf(r->err.text, sizeof r->err.text, "the prompt has %zu tokens and the context holds %" PRIu32 ", answer included; %s",

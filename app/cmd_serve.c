@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "app.h"
+#include "prompt.h"
 #include "serve_config.h"
 #include "serve_opts.h"
 
@@ -117,7 +118,8 @@ static void choose_pool(struct serve *s)
 
 static enum kn_status open_model(struct serve *s)
 {
-    struct kn_model_opts mo = {.size = sizeof mo, .path = s->model_path};
+    struct kn_model_opts mo = {.size = sizeof mo, .path = s->model_path,
+                               .chat_template = s->opts.chat_template ? kn_serve_chat_templates[s->opts.chat_template] : NULL};
     enum kn_status status = kn_model_open(&s->model, &mo, &s->err);
     if (status)
         return status;
@@ -170,6 +172,10 @@ static void say_listening(const struct serve *s, uint16_t port)
         fprintf(stderr, "kinema serve: %s, cache of %s (%" PRIu64 " tokens%s)%s%s%s\n", s->model_path, kn_app_bytes_text((double)e->pool_bytes), tokens,
                 s->pool_chosen ? ", chosen; --pool-size sets it" : "", e->store_url ? ", store " : "", e->store_url ? e->store_url : "",
                 e->store_url && e->store_read_only ? " (only read: nothing is published)" : "");
+        const char *why = kn_prompt_no_template(s->model);
+        if (why)
+            fprintf(stderr, "kinema serve: %s: /v1/chat/completions and messages to /tokenize are refused with 400, /v1/completions works; "
+                    "--chat-template NAME puts messages into one of them\n", why);
         if (e->store_url)
             kn_app_say_preset("serve", e, s->model, s->preset_chosen);
     }
@@ -180,6 +186,7 @@ static void say_listening(const struct serve *s, uint16_t port)
         json_object_set_new(object, "port", json_integer(port));
         json_object_set_new(object, "pid", json_integer(getpid()));
         json_object_set_new(object, "model", kn_app_json_text(s->model_path, strlen(s->model_path)));
+        json_object_set_new(object, "chat_template", json_string(info->chat_template));
         json_object_set_new(object, "pool_bytes", json_integer((json_int_t)e->pool_bytes));
         json_object_set_new(object, "pool_tokens", json_integer((json_int_t)tokens));
         json_object_set_new(object, "preset", e->store_url ? json_string(kn_app_preset_names[e->preset]) : json_null());

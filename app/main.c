@@ -37,6 +37,47 @@ static int flush_output(int status)
     return status;
 }
 
+/* Whether an option, perhaps shortened, takes the name of a file, of a folder or of a store. */
+static bool takes_name(const char *option, size_t n)
+{
+    static const char *const names[] = {
+        "-m", "-f", "-o", "--model", "--file", "--output", "--store", "--profile", "--text", "--calibration", "--document", "--config", "--port-file",
+        "--api-key-file", "--reference", "--peer-server", "--peer-model", "--chat-template",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (n > 1 && (n > 2 || names[i][1] != '-') && !strncmp(option, names[i], n))
+            return true;
+    return false;
+}
+
+/* Whether what follows an option is a text, whatever it looks like. */
+static bool takes_text(const char *option)
+{
+    static const char *const names[] = {"-p", "--prompt", "--system", "--salt", "--first", "--second", "--api-key", "--peer-args"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(option, names[i]))
+            return true;
+    return false;
+}
+
+/* An empty argument is mostly a variable that nobody has set: it is named, not taken for a file without a name. Of options that take anything else
+ * the command itself says what they take. */
+static int check_empty(int argc, char **argv)
+{
+    const char *command = argv[1];
+    for (int i = 2; i < argc; i++) {
+        const char *at = argv[i], *before = argv[i - 1];
+        size_t n = strlen(at), n_before = strlen(before);
+        if (!n && (i == 2 || *before != '-'))
+            return kn_app_usage_error(command, "the argument behind \"%s\" is empty: give it a value, or leave it away", before);
+        if (!n && takes_name(before, n_before))
+            return kn_app_usage_error(command, "%s is empty: give it a value, or leave it away", before);
+        if (n > 3 && !strncmp(at, "--", 2) && strchr(at, '=') == at + n - 1 && takes_name(at, n - 1) && !takes_text(before))
+            return kn_app_usage_error(command, "%.*s is empty: give it a value, or leave it away", (int)(n - 1), at);
+    }
+    return KN_APP_EXIT_OK;
+}
+
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
@@ -47,7 +88,7 @@ int main(int argc, char **argv)
     const char *name = argv[1];
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (!strcmp(name, commands[i].name))
-            return flush_output(commands[i].run(argc - 1, argv + 1));
+            return check_empty(argc, argv) ? KN_APP_EXIT_USAGE : flush_output(commands[i].run(argc - 1, argv + 1));
     }
     if (!strcmp(name, "version") || !strcmp(name, "--version") || !strcmp(name, "-V")) {
         printf("kinema %s (%s)\n", kn_version(), kn_app_commit);

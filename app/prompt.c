@@ -55,6 +55,15 @@ static char *join(const struct kn_prompt *prompt, size_t *n_bytes)
     return text;
 }
 
+const char *kn_prompt_no_template(const struct kn_model *model)
+{
+    const struct kn_model_info *info = kn_model_info(model);
+    if (strcmp(info->chat_template, "none"))
+        return NULL;
+    return info->has_chat_template ? "the model's chat template is none of those that Kinema knows (chatml, llama3, mistral, gemma)"
+                                   : "the model's file brings no chat template";
+}
+
 enum kn_status kn_prompt_tokens(const struct kn_model *model, const struct kn_prompt *prompt, int32_t **ids, size_t *n_ids,
                                 bool *without_template, struct kn_err *err)
 {

@@ -26,4 +26,7 @@ struct kn_prompt {
 enum kn_status kn_prompt_tokens(const struct kn_model *model, const struct kn_prompt *prompt, int32_t **ids, size_t *n_ids,
                                 bool *without_template, struct kn_err *err);
 
+/* Why the model has no chat template to put messages into, as the beginning of a sentence; NULL when it has one. Static. */
+const char *kn_prompt_no_template(const struct kn_model *model);
+
 #endif

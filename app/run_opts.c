@@ -9,7 +9,7 @@
 #include "hevc_opts.h"
 
 enum opt {
-    OPT_SYSTEM = 256, OPT_RAW, OPT_TEMP, OPT_TOP_K, OPT_TOP_P, OPT_MIN_P, OPT_REPEAT_PENALTY, OPT_REPEAT_LAST, OPT_SEED, OPT_CHUNK,
+    OPT_SYSTEM = 256, OPT_CHAT_TEMPLATE, OPT_RAW, OPT_TEMP, OPT_TOP_K, OPT_TOP_P, OPT_MIN_P, OPT_REPEAT_PENALTY, OPT_REPEAT_LAST, OPT_SEED, OPT_CHUNK,
     OPT_KV_TYPE, OPT_POOL, OPT_STORE, OPT_STORE_MAX, OPT_STORE_TTL, OPT_READ_ONLY, OPT_PRESET, OPT_LEVELS, OPT_PER_PICTURE, OPT_CHUNK_TOKENS,
     OPT_DEADLINE, OPT_PROFILE, OPT_BACKEND, OPT_SALT, OPT_NO_FETCH, OPT_KV_QUALITY, OPT_NO_PUBLISH, OPT_CPU, OPT_JSON, OPT_IGNORE_STOP
 };
@@ -25,6 +25,7 @@ static const struct option table[] = {
     {"verbose", no_argument, NULL, 'v'},
     {"help", no_argument, NULL, 'h'},
     {"system", required_argument, NULL, OPT_SYSTEM},
+    {"chat-template", required_argument, NULL, OPT_CHAT_TEMPLATE},
     {"raw", no_argument, NULL, OPT_RAW},
     {"temp", required_argument, NULL, OPT_TEMP},
     {"top-k", required_argument, NULL, OPT_TOP_K},
@@ -69,6 +70,7 @@ void kn_run_opts_help(void)
           "  -p, --prompt TEXT         what to answer\n"
           "  -f, --file FILE           a document, or the whole prompt; - is the standard input\n"
           "      --system TEXT         system message\n"
+          "      --chat-template NAME  chatml, llama3, mistral or gemma, in place of the file's own\n"
           "      --raw                 no chat template: continue the text\n"
           "  -n, --predict N           at most N tokens (512; 0: to the end of the context)\n"
           "      --ignore-stop         go on after the end of the reply\n"
@@ -200,6 +202,7 @@ static int parse_one(int option, const char *text, struct kn_run_opts *o)
     case 'v': o->verbose = true; return 0;
     case 'h': o->help = true; return 0;
     case OPT_SYSTEM: o->system = text; return 0;
+    case OPT_CHAT_TEMPLATE: o->chat_template = text; return 0;
     case OPT_RAW: o->raw = true; return 0;
     case OPT_JSON: o->json = true; return 0;
     case OPT_STORE: o->engine.store_url = text; return 0;
@@ -248,6 +251,8 @@ int kn_run_opts_parse(struct kn_run_opts *opts, int argc, char **argv)
     }
     if (!opts->prompt && !opts->file)
         return kn_app_usage_error("run", "no prompt: give -p TEXT, -f FILE, or - for the standard input");
+    if (opts->raw && opts->chat_template)
+        return kn_app_usage_error("run", "--chat-template has no meaning with --raw");
     if (opts->raw && opts->system)
         return kn_app_usage_error("run", "--system has no meaning with --raw");
     if ((opts->engine.tiles.levels || opts->engine.tiles.tokens_per_picture) && opts->engine.preset != KN_PRESET_TILES)

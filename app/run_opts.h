@@ -11,6 +11,7 @@ struct kn_run_opts {
     const char *prompt;     /* -p */
     const char *file;       /* -f, "-" for the standard input */
     const char *system;
+    const char *chat_template; /* NULL: the file's */
     bool raw, json, quiet, verbose, help;
     uint32_t max_tokens;    /* 512 by default */
     struct kn_engine_opts engine;

@@ -33,9 +33,13 @@ static const char *const kv_types[] = {"f16", "bf16"};
 static const char *const cpus[] = {"best", "ref", "avx2", "avx512"};
 static const char *const queues[] = {"separate", "inline"};
 
+const char *const kn_serve_chat_templates[] = {"file", "chatml", "llama3", "mistral", "gemma"};
+
 const struct kn_serve_setting kn_serve_settings[] = {
     {TEXT("model", model, "FILE", "GGUF; default $KINEMA_MODEL, else the demo model in the cache folder"), .letter = 'm'},
     {TEXT("model_name", server.model_name, "NAME", "what clients call it (the file's name without .gguf)")},
+    {CHOICE("chat_template", chat_template, kn_serve_chat_templates, "NAME", "how messages become text: chatml, llama3, mistral or gemma\n"
+            "in place of the model's own (file)")},
     {TEXT("host", server.host, "ADDRESS", "address to listen on; 0.0.0.0 or :: for all (127.0.0.1)")},
     {.name = "port", .kind = KN_SERVE_KIND_PORT, .offset = AT(server.port), .max = 65535, .arg = "N",
      .what = "port; 0 takes a free one and says which (8080)"},

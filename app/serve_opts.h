@@ -47,6 +47,7 @@ struct kn_serve_opts {
     struct kn_engine_opts engine;
     const char *model, *config, *port_file, *key_file;
     int preset, kv_quality, backend, kv_type, cpu, fetch_queue; /* indexes of names; preset and kv_quality 0: by profile and preset; cpu 0: the machine's */
+    int chat_template; /* the same; 0: the file's */
     bool quiet, verbose, json, print_config, help;
     struct kn_server_key *keys;
     size_t n_keys;
@@ -56,6 +57,7 @@ struct kn_serve_opts {
 
 extern const struct kn_serve_setting kn_serve_settings[];
 extern const size_t kn_serve_n_settings;
+extern const char *const kn_serve_chat_templates[];
 
 /* Reads flags and the configuration file that they name. KN_APP_EXIT_OK, or USAGE or FAILED after a message. Call fini in any case. */
 int kn_serve_opts_parse(struct kn_serve_opts *opts, int argc, char **argv);

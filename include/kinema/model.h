@@ -26,6 +26,7 @@ struct kn_model;
 struct kn_model_opts {
     size_t size;      /* sizeof(struct kn_model_opts) */
     const char *path; /* GGUF file; borrowed for the call; no default */
+    const char *chat_template; /* one of kn_chat_template_names, in place of the file's own; borrowed for the call. Default NULL: the file's */
 };
 
 /* What a model is. Strings are borrowed from the model. */
@@ -47,10 +48,11 @@ struct kn_model_info {
     uint32_t window, n_window_layer; /* keys that a layer with a sliding window sees, and layers that have one; 0: none has */
     float rope_base, rms_eps; /* RoPE of layers without a window, where layers differ */
     int32_t bos, eos, eot; /* token ids, -1 when absent */
+    bool has_chat_template; /* the file brings one; chat_template is "none" all the same when Kinema does not know it */
 };
 
 /* Opens a model. On success *out owns it; on failure *out is NULL and err (may be NULL) says why.
- * Errors: KN_E_NOT_FOUND (no such file), KN_E_IO, KN_E_FORMAT (damaged), KN_E_UNSUPPORTED (architecture, tensor type or
+ * Errors: KN_E_ARG (no path, a chat template of unknown name), KN_E_NOT_FOUND (no such file), KN_E_IO, KN_E_FORMAT (damaged), KN_E_UNSUPPORTED (architecture, tensor type or
  * tokenizer, named), KN_E_NOMEM. */
 KN_API enum kn_status kn_model_open(struct kn_model **out, const struct kn_model_opts *opts, struct kn_err *err);
 
@@ -119,6 +121,9 @@ struct kn_chat_message {
     const char *role; /* "system", "user", "assistant" */
     const char *text;
 };
+
+/* The chat templates that Kinema knows: "chatml, llama3, mistral, gemma". Static. */
+KN_API const char *kn_chat_template_names(void);
 
 enum kn_chat_flags {
     KN_CHAT_REPLY = 1,   /* open the assistant's turn behind the messages. The last one, the assistant's too, is closed before */

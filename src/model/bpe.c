@@ -42,7 +42,7 @@ enum kn_status kni_bpe_reserve(struct kni_bpe_scratch *scratch, size_t n)
 {
     if (n <= scratch->n_symbols)
         return KN_OK;
-    size_t want = n < 256 ? 256 : n, symbol_bytes, heap_bytes;
+    size_t least = scratch->n_symbols ? 2 * scratch->n_symbols : 256, want = n < least ? least : n, symbol_bytes, heap_bytes;
     kni_bpe_scratch_fini(scratch);
     if (!kni_mul_size(want, sizeof *scratch->symbols, &symbol_bytes) || !kni_mul_size(want, 2 * sizeof *scratch->heap, &heap_bytes))
         return KN_E_NOMEM;

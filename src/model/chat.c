@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "base/log.h"
+
 static const char *find(struct kni_gguf_str s, const char *what)
 {
     return s.n ? memmem(s.data, s.n, what, strlen(what)) : NULL;
@@ -50,22 +52,13 @@ static struct kni_gguf_str token_text(const struct kni_tokenizer *t, int32_t id)
     return id < 0 ? (struct kni_gguf_str){"", 0} : (struct kni_gguf_str){t->blob + t->tokens[id].at, t->tokens[id].n};
 }
 
-enum kn_status kni_chat_load(struct kni_chat **out, struct kni_arena *arena, const struct kni_gguf *gguf, const struct kni_tokenizer *tokenizer,
-                             struct kn_err *err)
+static enum kn_status recognise(struct kni_chat *chat, struct kni_arena *arena, struct kni_gguf_str s)
 {
-    *out = NULL;
-    struct kni_gguf_str s = {0};
-    struct kni_chat *chat = kni_arena_alloc(arena, sizeof *chat, 0);
-    enum kn_status status = kni_gguf_get_str(gguf, "tokenizer.chat_template", &s, err);
-    if (status != KN_OK && status != KN_E_NOT_FOUND)
-        return status;
-    status = KN_OK;
-    if (!chat)
-        status = KN_E_NOMEM;
-    else if (find(s, "<|im_start|>") && find(s, "<|im_end|>")) {
+    if (find(s, "<|im_start|>") && find(s, "<|im_end|>")) {
         chat->kind = KNI_CHAT_KIND_CHATML;
-        status = find_system(chat, arena, s);
-    } else if (find(s, "<|start_header_id|>") && find(s, "<|eot_id|>") && !find(s, "Cutting Knowledge Date")) { /* 3.1 writes dates: not this one */
+        return find_system(chat, arena, s);
+    }
+    if (find(s, "<|start_header_id|>") && find(s, "<|eot_id|>") && !find(s, "Cutting Knowledge Date")) { /* 3.1 writes dates: not this one */
         chat->kind = KNI_CHAT_KIND_LLAMA3;
     } else if (find(s, "[INST]") && find(s, "[/INST]") && !find(s, "<<SYS>>")) {
         chat->kind = KNI_CHAT_KIND_MISTRAL;
@@ -75,8 +68,63 @@ enum kn_status kni_chat_load(struct kni_chat **out, struct kni_arena *arena, con
         chat->kind = KNI_CHAT_KIND_GEMMA;
         chat->no_system = find(s, "System role not supported") != NULL;
     }
+    return KN_OK;
+}
+
+static const char *const names[] = {"none", "chatml", "llama3", "mistral", "gemma"}; /* by enum kni_chat_kind */
+
+const char *kn_chat_template_names(void)
+{
+    return "chatml, llama3, mistral, gemma";
+}
+
+/* The control tokens that a template writes; without them its marks are text that the model has never seen. */
+static void warn_of_missing(const struct kni_chat *chat, const struct kni_gguf *gguf, const struct kni_tokenizer *t)
+{
+    static const char *const marks[][2] = {
+        {0}, {"<|im_start|>", "<|im_end|>"}, {"<|start_header_id|>", "<|eot_id|>"}, {0}, {"<start_of_turn>", "<end_of_turn>"},
+    };
+    for (unsigned i = 0; i < 2; i++) {
+        const char *mark = marks[chat->kind][i];
+        if (mark && kni_tokenizer_find_special(t, mark, strlen(mark)) < 0)
+            kni_log(KN_LOG_LEVEL_WARN, "model", "%s: the vocabulary has no token %s, which the chosen chat template %s writes: is it the model's?", gguf->path, mark,
+                    kni_chat_name(chat));
+    }
+}
+
+static enum kn_status choose(struct kni_chat *chat, const char *chosen, const struct kni_gguf *gguf, const struct kni_tokenizer *t, struct kn_err *err)
+{
+    unsigned kind = KNI_CHAT_KIND_CHATML;
+    while (kind <= KNI_CHAT_KIND_GEMMA && strcmp(names[kind], chosen))
+        kind++;
+    if (kind > KNI_CHAT_KIND_GEMMA)
+        return kni_err_set(err, KN_E_ARG, "there is no chat template \"%.60s\": known are %s", chosen, kn_chat_template_names());
+    if (chat->kind != (enum kni_chat_kind)kind) {
+        chat->kind = (enum kni_chat_kind)kind;
+        chat->system = (struct kni_gguf_str){0};
+        chat->blank_before = chat->blank_after = true;
+        chat->no_system = false;
+    }
+    warn_of_missing(chat, gguf, t);
+    return KN_OK;
+}
+
+enum kn_status kni_chat_load(struct kni_chat **out, struct kni_arena *arena, const struct kni_gguf *gguf, const struct kni_tokenizer *tokenizer,
+                             const char *chosen, struct kn_err *err)
+{
+    *out = NULL;
+    struct kni_gguf_str s = {0};
+    struct kni_chat *chat = kni_arena_alloc(arena, sizeof *chat, 0);
+    enum kn_status status = kni_gguf_get_str(gguf, "tokenizer.chat_template", &s, err);
+    if (status != KN_OK && status != KN_E_NOT_FOUND)
+        return status;
+    if (chat)
+        chat->in_file = status == KN_OK;
+    status = chat ? recognise(chat, arena, s) : KN_E_NOMEM;
     if (status != KN_OK)
         return kni_err_set(err, status, "%s: out of memory for the chat template", gguf->path);
+    if (chosen && (status = choose(chat, chosen, gguf, tokenizer, err)) != KN_OK)
+        return status;
     chat->bos = token_text(tokenizer, tokenizer->bos);
     chat->eos = token_text(tokenizer, tokenizer->eos);
     *out = chat;
@@ -85,14 +133,7 @@ enum kn_status kni_chat_load(struct kni_chat **out, struct kni_arena *arena, con
 
 const char *kni_chat_name(const struct kni_chat *chat)
 {
-    switch (chat->kind) {
-    case KNI_CHAT_KIND_CHATML: return "chatml";
-    case KNI_CHAT_KIND_LLAMA3: return "llama3";
-    case KNI_CHAT_KIND_MISTRAL: return "mistral";
-    case KNI_CHAT_KIND_GEMMA: return "gemma";
-    case KNI_CHAT_KIND_NONE: break;
-    }
-    return "none";
+    return names[chat->kind];
 }
 
 /* ---- rendering */

@@ -27,15 +27,17 @@ enum kni_chat_kind { KNI_CHAT_KIND_NONE, KNI_CHAT_KIND_CHATML, KNI_CHAT_KIND_LLA
 
 struct kni_chat {
     enum kni_chat_kind kind;
+    bool in_file; /* the file has a template, known or not */
     struct kni_gguf_str system; /* ChatML: goes first when messages[0] is not a system message; data NULL: none */
     struct kni_gguf_str bos, eos; /* text of the tokens, empty when absent */
     bool no_system;                 /* Gemma 2: a system message is an error */
     bool blank_before, blank_after; /* Mistral: "[INST] " and " [/INST]" */
 };
 
-/* Never fails for an unknown template: kind is NONE. KN_E_FORMAT when the key is not a string, KN_E_NOMEM. */
+/* Never fails for an unknown template of the file: kind is NONE. chosen (NULL: none) is the name of one to take instead; of the file's own it
+ * keeps what that says of the same kind. KN_E_ARG for an unknown name, KN_E_FORMAT when the key is not a string, KN_E_NOMEM. */
 enum kn_status kni_chat_load(struct kni_chat **out, struct kni_arena *arena, const struct kni_gguf *gguf, const struct kni_tokenizer *tokenizer,
-                             struct kn_err *err);
+                             const char *chosen, struct kn_err *err);
 /* "chatml", "llama3", "mistral", "gemma", "none". */
 const char *kni_chat_name(const struct kni_chat *chat);
 /* As kn_model_chat_texts. */

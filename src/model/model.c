@@ -95,7 +95,7 @@ static enum kn_status fill_info(struct kni_model_load *load, const struct kni_ar
         .kv_bytes_per_token = (uint64_t)h->n_layer * 2 * h->n_kv_head * h->d_head * 2,
         .n_layer = h->n_layer, .n_embd = h->n_embd, .n_head = h->n_head, .n_kv_head = h->n_kv_head, .d_head = h->d_head, .n_ff = h->n_ff,
         .n_vocab = h->n_vocab, .n_ctx_train = h->n_ctx_train, .n_tensors = g->n_tensors, .rope_base = h->ropes[0].base, .window = h->window, .rms_eps = h->rms_eps,
-        .bos = m->tokenizer->bos, .eos = m->tokenizer->eos, .eot = m->tokenizer->eot,
+        .bos = m->tokenizer->bos, .eos = m->tokenizer->eos, .eot = m->tokenizer->eot, .has_chat_template = m->chat->in_file,
     };
     m->info.tokenizer = m->tokenizer->is_spm ? "SentencePiece BPE" : "byte-level BPE";
     for (uint32_t i = 0; i < h->n_layer; i++)
@@ -118,7 +118,7 @@ static enum kn_status fill_info(struct kni_model_load *load, const struct kni_ar
     return KN_OK;
 }
 
-static enum kn_status load_model(struct kn_model *m, const char *path, struct kn_err *err)
+static enum kn_status load_model(struct kn_model *m, const char *path, const char *chat_template, struct kn_err *err)
 {
     const struct kni_arch *arch = NULL;
     struct kni_model_load load = {.model = m, .err = err};
@@ -141,7 +141,7 @@ static enum kn_status load_model(struct kn_model *m, const char *path, struct kn
         return kni_err_set(err, KN_E_FORMAT, "%s: %s.vocab_size is %u but the tokenizer has %u tokens; convert the model again", path, arch->name, n_vocab,
                            m->tokenizer->n_vocab);
     if ((status = arch->load_weights(&load)) != KN_OK || (status = check_unused(&load)) != KN_OK ||
-        (status = kni_chat_load(&m->chat, &m->arena, m->gguf, m->tokenizer, err)) != KN_OK)
+        (status = kni_chat_load(&m->chat, &m->arena, m->gguf, m->tokenizer, chat_template, err)) != KN_OK)
         return status;
     return fill_info(&load, arch);
 }
@@ -152,21 +152,24 @@ enum kn_status kn_model_open(struct kn_model **out, const struct kn_model_opts *
     if (!out)
         return kni_err_set(err, KN_E_ARG, "kn_model_open: out is NULL");
     *out = NULL;
-    if (!opts || opts->size < sizeof *opts || !opts->path || !*opts->path)
+    struct kn_model_opts o = {0};
+    if (opts && opts->size >= sizeof opts->size)
+        memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    if (!o.path || !*o.path)
         return kni_err_set(err, KN_E_ARG, "kn_model_open: no path to a GGUF file is given, or opts.size is not set");
     struct kn_model *m = kni_calloc(KNI_ALLOC_TAG_MODEL, sizeof *m, 0);
     if (!m)
-        return kni_err_set(err, KN_E_NOMEM, "%s: out of memory", opts->path);
+        return kni_err_set(err, KN_E_NOMEM, "%s: out of memory", o.path);
     atomic_store_explicit(&m->n_refs, 1, memory_order_relaxed);
     pthread_mutex_init(&m->packed_lock, NULL);
     kni_arena_init(&m->arena, KNI_ALLOC_TAG_MODEL, 0);
-    enum kn_status status = kni_file_map_open(&m->file, opts->path, &file_err);
+    enum kn_status status = kni_file_map_open(&m->file, o.path, &file_err);
     if (status == KN_E_FORMAT)
         kni_err_set(err, status, "%s; give a GGUF model file", file_err.text);
     else if (status != KN_OK)
         kni_err_set(err, status, "%s; check the path to the model", file_err.text);
     else
-        status = load_model(m, opts->path, err);
+        status = load_model(m, o.path, o.chat_template, err);
     if (status != KN_OK)
         kn_model_close(&m);
     *out = m;

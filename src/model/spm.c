@@ -57,7 +57,7 @@ void kni_spm_scratch_fini(struct kni_spm_scratch *scratch)
 
 static enum kn_status reserve(struct kni_spm_scratch *scratch, size_t n)
 {
-    size_t want = n < 256 ? 256 : n, symbol_bytes, heap_bytes;
+    size_t least = scratch->n_symbols ? 2 * scratch->n_symbols : 256, want = n < least ? least : n, symbol_bytes, heap_bytes;
     if (n <= scratch->n_symbols)
         return KN_OK;
     kni_spm_scratch_fini(scratch);

@@ -354,6 +354,7 @@ static void put_model(const struct kni_api *api, struct kni_buf *b)
     kni_buf_json(b, info->arch, strlen(info->arch));
     kni_buf_text(b, "\",\"quant\":\"");
     kni_buf_json(b, info->quant, strlen(info->quant));
+    kni_buf_format(b, "\",\"chat_template\":\"%s", info->chat_template);
     kni_buf_text(b, "\"}}");
 }
 

@@ -87,7 +87,8 @@ static char *render(struct kni_params_reader *r, const struct kn_chat_message *m
     if (s == KN_E_NOMEM)
         kni_params_fail_memory(r);
     else if (s == KN_E_UNSUPPORTED)
-        kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_parameter", "messages", "this model has no chat template that we know: use /v1/completions");
+        kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_parameter", "messages", "this model has no chat template that we know: use /v1/completions, or start "
+                        "the server with --chat-template");
     else
         kni_params_fail(r, KN_E_ARG, NULL, "messages", "the model's chat template (%s) does not take these roles in this order: user and assistant must "
                         "take turns, beginning with user, and a system message may be unknown to it", kn_model_info(r->model)->chat_template);

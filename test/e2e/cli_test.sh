@@ -16,6 +16,33 @@ for command in run demo bench "bench engine" "bench quality" model store; do
   [ -s "$work/out" ] || fail "help of $command is not on the standard output"
 done
 
+# ---- empty names, of every command: status 2 and the option's name, nothing is opened
+empty() { # WORDS... with "" where the empty one is
+  expect 2 "is empty: give it a value" "$bin" "$@"
+}
+for name in -m --model --profile --store -f --file --chat-template; do
+  empty run -p x "$name" ""
+done
+empty run -p x --model=
+empty run -m "$model" -p x --sto=
+for name in -m --config --store --port-file --api-key-file --profile; do
+  empty serve "$name" ""
+done
+for command in "model show" "model tokenize -p x" "demo" "bench engine" "bench quality" "bench serve" "bench codec" "codec eval" "codec search" "profile build"; do
+  # shellcheck disable=SC2086
+  empty $command -m ""
+done
+empty model tokenize -m "$model" -f ""
+empty profile build -o ""
+empty profile show ""
+empty codec decode ""
+empty codec encode -o "" x
+empty codec inspect ""
+empty store ls ""
+empty store get x --output ""
+empty bench quality --text ""
+expect 0 "0 tokens" "$bin" model tokenize -m "$model" -p ""
+
 # ---- used wrongly: status 2, nothing on the standard output
 refused() {
   local text=$1

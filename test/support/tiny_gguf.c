@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes the tiny model of tiny_model.h as a file, for scripts: tiny_gguf FILE [N_CTX]. Exit status 0: written. */
+/* Writes the tiny model of tiny_model.h as a file, for scripts: tiny_gguf FILE [N_CTX [CHAT_TEMPLATE]]; an empty template leaves it out. Exit status 0: written. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,8 +8,10 @@
 int main(int argc, char **argv)
 {
     struct kn_tiny_opts o = {.type = KNI_DTYPE_Q4_1, .n_ctx = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 2048};
-    if (argc < 2 || argc > 3 || !o.n_ctx) {
-        fprintf(stderr, "usage: tiny_gguf FILE [N_CTX]\n");
+    if (argc > 3)
+        o.chat_template = argv[3];
+    if (argc < 2 || argc > 4 || !o.n_ctx) {
+        fprintf(stderr, "usage: tiny_gguf FILE [N_CTX [CHAT_TEMPLATE]]\n");
         return 2;
     }
     if (kn_tiny_model_write(argv[1], &o)) {

@@ -27,7 +27,7 @@ static void start(struct fixture *f, const char *template_text)
     kni_arena_init(&f->arena, KNI_ALLOC_TAG_MODEL, 0);
     assert_int_equal(kni_gguf_parse(&g, &f->arena, f->w.file.data, f->w.file.n, "t.gguf", &err), KN_OK);
     assert_int_equal(kni_tokenizer_load(&f->t, &f->arena, g, &err), KN_OK);
-    assert_int_equal(kni_chat_load(&f->chat, &f->arena, g, f->t, &err), KN_OK);
+    assert_int_equal(kni_chat_load(&f->chat, &f->arena, g, f->t, NULL, &err), KN_OK);
 }
 
 static void stop(struct fixture *f)
