@@ -174,11 +174,9 @@ static size_t control_room(struct encode *e, size_t at, size_t n_bytes)
 static int32_t special_at(struct encode *e, const char *text, size_t at, size_t n_bytes)
 {
     const struct kni_tokenizer *t = e->t;
-    unsigned first = (unsigned char)text[at];
-    uint32_t n_lengths = t->special_lengths[first].n;
-    if (!n_lengths)
-        return -1;
-    size_t room = control_room(e, at, n_bytes);
+    const unsigned first = (unsigned char)text[at];
+    const uint32_t n_lengths = t->special_lengths[first].n;
+    const size_t room = control_room(e, at, n_bytes);
     kni_effort_add(&e->effort, n_lengths);
     for (uint32_t i = 0; i < n_lengths; i++) {
         uint32_t length = t->special_lengths[first].lengths[i];
@@ -189,21 +187,43 @@ static int32_t special_at(struct encode *e, const char *text, size_t at, size_t 
     return -1;
 }
 
+/* Moves *at on to the next byte that a special token may begin with, or to the end. False: what lies between the last special token, whose end
+ * is from, and there cannot fit any more. */
+static bool find_candidate(struct encode *e, const char *text, size_t n_bytes, size_t from, size_t *n_kept, size_t *at)
+{
+    const struct kni_tokenizer *t = e->t;
+    for (size_t i = *at;;) {
+        const size_t begin = i, end = n_bytes - i < SCAN_BYTES ? n_bytes : i + SCAN_BYTES;
+        while (i < end && !t->special_lengths[(unsigned char)text[i]].n)
+            i++;
+        if (e->max != SIZE_MAX && i - from >= SCAN_BYTES) {
+            for (size_t k = begin; k < i; k++)
+                *n_kept += t->byte_ids[(unsigned char)text[k]] >= 0;
+            if (!can_fit(e, !t->is_spm && kni_pretok_wants_nfc(t->pretok) ? *n_kept / FORM_C_SHRINKS : *n_kept))
+                return false;
+        }
+        *at = i;
+        if (i < end || i == n_bytes)
+            return true;
+    }
+}
+
 static enum kn_status encode_all(struct encode *e, const char *text, size_t n_bytes)
 {
     const struct kni_tokenizer *t = e->t;
     enum kn_status status = KN_OK;
-    size_t from = 0, n_kept = 0; /* start of the text that is not encoded yet, and how many of its bytes have tokens */
-    const bool form_c = !t->is_spm && kni_pretok_wants_nfc(t->pretok);
+    size_t from = 0, n_kept = 0; /* start of the text that is not encoded yet, and how many of its bytes surely have tokens */
     e->prefix = t->space_prefix;
-    for (size_t at = 0; at < n_bytes && status == KN_OK;) {
+    for (size_t at = 0; status == KN_OK;) {
+        if (!find_candidate(e, text, n_bytes, from, &n_kept, &at))
+            return KN_E_CONTEXT;
+        if (at == n_bytes)
+            break;
         int32_t id = special_at(e, text, at, n_bytes);
         if (e->effort.stopped)
             return KN_E_CANCELLED;
         if (id < 0) {
             n_kept += t->byte_ids[(unsigned char)text[at++]] >= 0;
-            if (at % SCAN_BYTES == 0 && !can_fit(e, form_c ? n_kept / FORM_C_SHRINKS : n_kept))
-                return KN_E_CONTEXT;
             continue;
         }
         bool control = t->tokens[id].kind == KNI_TOKEN_KIND_CONTROL;
