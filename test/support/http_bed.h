@@ -163,6 +163,8 @@ static inline struct kni_http_opts bed_opts(struct bed *bed, const struct kn_ser
     return (struct kni_http_opts){.server = server, .routes = routes, .n_routes = sizeof routes / sizeof *routes, .user = bed, .metrics = &bed->metrics};
 }
 
+static struct bed *bed_current; /* the one that is open; tests have one at a time */
+
 static inline void bed_open(struct bed *bed, const struct kn_server_opts *server)
 {
     struct kn_err err = {0};
@@ -173,12 +175,28 @@ static inline void bed_open(struct bed *bed, const struct kn_server_opts *server
         fprintf(stderr, "%s\n", err.text);
         abort();
     }
+    bed_current = bed;
 }
 
 static inline void bed_close(struct bed *bed)
 {
     kni_http_close(&bed->http);
     sem_destroy(&bed->go);
+    bed_current = NULL;
+}
+
+/* Teardown of every test with a bed: what a failed one left open does not reach the next. A failure leaves the test's frame, so beds are
+ * static. */
+static inline int bed_cleanup(void **state)
+{
+    (void)state;
+    kni_alloc_fault_arm(0, false);
+    for (int i = 0; bed_current && i < 1000; i++)
+        sem_post(&bed_current->go); /* handlers that wait */
+    if (bed_current)
+        bed_close(bed_current);
+    peer_close_all();
+    return 0;
 }
 
 /* Until the counter is as high, or for PEER_WAIT_S, after which the test fails. */

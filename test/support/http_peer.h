@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -36,6 +37,10 @@ struct peer_answer {
     bool cut;   /* the connection ended within the body */
 };
 
+/* What is open, so that a test that fails can be cleaned up after; PEER_MAX_FDS bounds descriptors, not peers. */
+#define PEER_MAX_FDS 4096
+static _Atomic bool peer_fds[PEER_MAX_FDS];
+
 /* rcvbuf 0: the system's. False: refused. */
 static inline bool peer_try_open(struct peer *peer, uint16_t port, int rcvbuf)
 {
@@ -47,8 +52,11 @@ static inline bool peer_try_open(struct peer *peer, uint16_t port, int rcvbuf)
         setsockopt(peer->fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, sizeof rcvbuf);
     setsockopt(peer->fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
     setsockopt(peer->fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
-    if (!connect(peer->fd, (struct sockaddr *)&to, sizeof to))
+    if (!connect(peer->fd, (struct sockaddr *)&to, sizeof to)) {
+        if (peer->fd < PEER_MAX_FDS)
+            atomic_store(&peer_fds[peer->fd], true);
         return true;
+    }
     close(peer->fd);
     peer->fd = -1;
     return false;
@@ -56,9 +64,19 @@ static inline bool peer_try_open(struct peer *peer, uint16_t port, int rcvbuf)
 
 static inline void peer_close(struct peer *peer)
 {
+    if (peer->fd >= 0 && peer->fd < PEER_MAX_FDS)
+        atomic_store(&peer_fds[peer->fd], false);
     if (peer->fd >= 0)
         close(peer->fd);
     peer->fd = -1;
+}
+
+/* Those that a failed test left open. */
+static inline void peer_close_all(void)
+{
+    for (int fd = 0; fd < PEER_MAX_FDS; fd++)
+        if (atomic_exchange(&peer_fds[fd], false))
+            close(fd);
 }
 
 /* Ends the connection by a reset. */

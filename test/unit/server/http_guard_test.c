@@ -49,7 +49,7 @@ static void check_alive(struct bed *bed)
 /* before: what is said quickly; slow: what then trickles. */
 static void check_cut(struct kn_server_opts opts, const char *before, bool answered, const char *slow, unsigned n_slow)
 {
-    struct bed bed;
+    static struct bed bed;
     struct peer peer;
     struct peer_answer a;
     bed_open(&bed, &opts);
@@ -87,7 +87,7 @@ static void trickled_bodies(void **state)
 
 static void silent_clients(void **state)
 {
-    struct bed bed;
+    static struct bed bed;
     struct peer peers[20];
     (void)state;
     struct kn_server_opts opts = timeouts(500, 500, LONG_MS, LONG_MS);
@@ -109,7 +109,7 @@ static void silent_clients(void **state)
 static void stopped_readers(void **state)
 {
     static const char *const texts[] = {"GET /flood " H "\r\n", "GET /flood HTTP/1.0\r\n\r\n", "GET /big " H "\r\n"};
-    struct bed bed;
+    static struct bed bed;
     (void)state;
     struct kn_server_opts opts = timeouts(LONG_MS, LONG_MS, 300, LONG_MS);
     bed_open(&bed, &opts);
@@ -137,7 +137,7 @@ static void stopped_readers(void **state)
 /* A reader that is slower than the server but goes on, for longer than the limit. */
 static void slow_readers_that_go_on(void **state)
 {
-    struct bed bed;
+    static struct bed bed;
     struct peer peer;
     (void)state;
     struct kn_server_opts opts = timeouts(LONG_MS, LONG_MS, 1000, LONG_MS);
@@ -159,7 +159,7 @@ static void slow_readers_that_go_on(void **state)
 /* Our own slowness is nobody's fault: handlers and pulled answers that wait are not cut. */
 static void waiting_for_us(void **state)
 {
-    struct bed bed;
+    static struct bed bed;
     struct peer blocked, pulled;
     struct peer_answer a;
     (void)state;
@@ -274,12 +274,14 @@ static void closed_sockets_linger_and_go(void **state)
     assert_int_equal(n_descriptors(), before);
 }
 
+#define T(test) cmocka_unit_test_teardown(test, bed_cleanup)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trickled_heads), cmocka_unit_test(trickled_bodies), cmocka_unit_test(silent_clients), cmocka_unit_test(stopped_readers),
-        cmocka_unit_test(slow_readers_that_go_on), cmocka_unit_test(waiting_for_us), cmocka_unit_test(removed_sockets_are_left_alone),
-        cmocka_unit_test(closed_sockets_linger_and_go),
+        T(trickled_heads), T(trickled_bodies), T(silent_clients), T(stopped_readers),
+        T(slow_readers_that_go_on), T(waiting_for_us), T(removed_sockets_are_left_alone),
+        T(closed_sockets_linger_and_go),
     };
     return cmocka_run_group_tests_name("http_guard", tests, NULL, NULL);
 }

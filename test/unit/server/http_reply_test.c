@@ -13,7 +13,7 @@
 /* The next piece is made only after the last one was heard, so a piece that is held back fails. */
 static void pieces_leave_at_once(void **state)
 {
-    struct bed bed;
+    static struct bed bed;
     struct peer peer;
     struct peer_answer a;
     char value[512], text[64], want[64];
@@ -48,7 +48,7 @@ static void pieces_leave_at_once(void **state)
 
 static void answers_are_closed_once(void **state)
 {
-    struct bed bed;
+    static struct bed bed;
     struct peer peer;
     struct peer_answer a;
     (void)state;
@@ -126,10 +126,12 @@ static void errors_are_json(void **state)
     assert_int_equal(reply.status, 400);
 }
 
+#define T(test) cmocka_unit_test_teardown(test, bed_cleanup)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_leave_at_once), cmocka_unit_test(answers_are_closed_once), cmocka_unit_test(errors_are_json),
+        T(pieces_leave_at_once), T(answers_are_closed_once), T(errors_are_json),
     };
     return cmocka_run_group_tests_name("http_reply", tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
 
 static void unknown_routes_and_methods(void **state)
 {
-    struct bed bed;
+    static struct bed bed;
     char value[512];
     (void)state;
     bed_open(&bed, &(struct kn_server_opts){0});
@@ -35,7 +35,7 @@ static void unknown_routes_and_methods(void **state)
 
 static void origins_are_allowed(void **state)
 {
-    struct bed bed;
+    static struct bed bed;
     char value[512];
     (void)state;
     bed_open(&bed, &(struct kn_server_opts){.allow_origin = "https://a.example"});
@@ -53,7 +53,7 @@ static void origins_are_allowed(void **state)
 
 static void keys_open_doors(void **state)
 {
-    struct bed bed;
+    static struct bed bed;
     struct kn_server_key keys[3] = {{"sk-one", "one", "salt-one"}, {"sk-two", NULL, NULL}, {"sk-three", "three", NULL}};
     char value[512];
     (void)state;
@@ -90,7 +90,7 @@ static void keys_open_doors(void **state)
 
 static void limits_on_bodies(void **state)
 {
-    struct bed bed;
+    static struct bed bed;
     struct peer peer;
     struct peer_answer a;
     char *body = malloc(100001), head[200];
@@ -138,7 +138,7 @@ static void limits_on_bodies(void **state)
 
 static void limits_on_heads(void **state)
 {
-    struct bed bed;
+    static struct bed bed;
     static const size_t sizes[] = {2000, 5000, 30000, 60000, 200000};
     char *text = malloc(300000);
     (void)state;
@@ -193,7 +193,7 @@ static void malformed_requests(void **state)
         "GET /health " H "No colon here\r\n\r\n", "POST /echo " H "Content-Length: 5\r\n\r\nab", "GET /health", "POST /echo " H "Transfer-Encoding: chunked\r\n\r\n5\r\nab",
         "POST /echo " H "Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nab", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\r\n\r\n\r\n",
     };
-    struct bed bed;
+    static struct bed bed;
     (void)state;
     bed_open(&bed, &(struct kn_server_opts){0});
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -214,11 +214,13 @@ static void malformed_requests(void **state)
     bed_close(&bed);
 }
 
+#define T(test) cmocka_unit_test_teardown(test, bed_cleanup)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(unknown_routes_and_methods), cmocka_unit_test(origins_are_allowed), cmocka_unit_test(keys_open_doors), cmocka_unit_test(limits_on_bodies),
-        cmocka_unit_test(limits_on_heads), cmocka_unit_test(malformed_requests),
+        T(unknown_routes_and_methods), T(origins_are_allowed), T(keys_open_doors), T(limits_on_bodies),
+        T(limits_on_heads), T(malformed_requests),
     };
     return cmocka_run_group_tests_name("http_request", tests, NULL, NULL);
 }
