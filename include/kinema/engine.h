@@ -140,11 +140,15 @@ struct kn_sampler_opts {
     uint64_t seed;        /* same seed, same tokens */
 };
 
+/* A token and its log-probability: natural, of the model's own distribution, before penalty, temperature and cuts. */
+struct kn_logprob { int32_t token; float logprob; };
+#define KN_MAX_TOP_LOGPROBS 20u
+
 struct kn_request_opts {
     size_t size;             /* sizeof(struct kn_request_opts) */
     const int32_t *tokens;   /* the prompt; copied; at least one */
     size_t n_tokens;
-    uint32_t max_tokens;     /* generated at most; 0: to the end of the context */
+    uint32_t max_tokens;     /* generated at most; 0: to the end of the context (no_generate: none) */
     struct kn_sampler_opts sampler;
     bool no_fetch;           /* do not look into the store, and take nothing that came lossy out of it: kv_quality is EXACT */
     bool no_publish;         /* do not write to the store */
@@ -154,17 +158,27 @@ struct kn_request_opts {
     uint32_t wait_ms;        /* to the first token; later the request ends as ERROR with KN_E_TIMEOUT; 0: for ever */
     uint32_t deadline_ms;    /* to the last token, likewise; 0: for ever */
     enum kn_kv_quality kv_quality; /* least that is taken from the prefix cache and the store; default: what the engine takes */
+    bool want_logprobs;      /* TOKEN events carry logprob and top */
+    bool score_prompt;       /* a PROMPT event for each token of the prompt from score_first on, before the first TOKEN */
+    bool no_generate;        /* ends, as LENGTH, once the prompt has been computed (and published) */
+    uint32_t n_top_logprobs; /* likeliest tokens in these events, 0..KN_MAX_TOP_LOGPROBS */
+    uint32_t score_first;    /* position below n_tokens; 0: the whole prompt. What lies before score_first - 1 may come from the
+                              * prefix cache or the store; everything after it is computed */
 };
 
-enum kn_event_kind { KN_EVENT_KIND_TOKEN = 0, KN_EVENT_KIND_DONE = 1 };
+enum kn_event_kind { KN_EVENT_KIND_TOKEN = 0, KN_EVENT_KIND_DONE = 1, KN_EVENT_KIND_PROMPT = 2 };
 enum kn_stop_reason { KN_STOP_REASON_NONE = 0, KN_STOP_REASON_STOP = 1, KN_STOP_REASON_LENGTH = 2, KN_STOP_REASON_CANCELLED = 3, KN_STOP_REASON_ERROR = 4 };
 
 struct kn_event {
     enum kn_event_kind kind;
-    int32_t token;              /* of TOKEN */
+    int32_t token;              /* of TOKEN and PROMPT */
     const float *logits;        /* n_vocab floats, borrowed until the next step; NULL unless wanted and read before it */
     enum kn_stop_reason reason; /* of DONE */
     enum kn_status status;      /* of DONE with reason ERROR */
+    /* Of PROMPT, and of TOKEN with want_logprobs. NaN where there is none: at the prompt's position 0, which nothing precedes. */
+    float logprob;
+    const struct kn_logprob *top; /* [n_top] likeliest first, of equals the lower id; borrowed until the request is closed */
+    uint32_t n_top;               /* 0 at position 0; less than n_top_logprobs in a tiny vocabulary */
 };
 
 enum kn_request_state {
@@ -257,11 +271,12 @@ KN_API void kn_engine_get_blocks(const struct kn_engine *engine, uint32_t first,
  * sentence otherwise. */
 KN_API enum kn_status kn_engine_check(const struct kn_engine *engine, struct kn_err *err);
 
-/* Queues a request. Errors: KN_E_ARG (empty prompt, unknown token), KN_E_CONTEXT (prompt longer than n_ctx),
- * KN_E_FULL (cannot ever fit the pool). */
+/* Queues a request. Errors: KN_E_ARG (empty prompt, unknown token, an option out of range), KN_E_NOMEM, KN_E_CONTEXT (prompt
+ * longer than n_ctx), KN_E_FULL (cannot ever fit the pool). A request whose logits are nowhere finite ends as ERROR with
+ * KN_E_FORMAT. */
 KN_API enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *engine, const struct kn_request_opts *opts, struct kn_err *err);
-/* The next event: tokens in order, then one DONE, then KN_END. KN_AGAIN: run a step. A stop token is not an event. Events
- * wait for their reader as long as it likes. */
+/* The next event: the prompt's tokens if it is scored, tokens in order, then one DONE, then KN_END. KN_AGAIN: run a step. A stop
+ * token is not an event. Events wait for their reader as long as it likes. */
 KN_API enum kn_status kn_request_next(struct kn_request *request, struct kn_event *event);
 /* Ends the request now; its DONE event says CANCELLED. Nothing of it is published. Harmless once it is done. */
 KN_API void kn_request_cancel(struct kn_request *request);

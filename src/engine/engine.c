@@ -128,7 +128,7 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
     struct kni_run_opts ro = {.model = e->model,
                               .threads = e->threads,
                               .max_tokens = kni_sched_max_rows(chunk, n_rows),
-                              .max_logits = n_rows,
+                              .max_logits = kni_sched_max_logits(o->max_running),
                               .n_ctx = e->n_ctx,
                               .kv_type = o->kv_type};
     if ((status = kni_run_open(&e->run, &ro, err)))
@@ -148,7 +148,7 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
                                 .fetch_inline = o->fetch_inline,
                                 .fetch_quality = kni_preset_quality(o->preset, &o->tiles),
                                 .n_vocab = h->n_vocab,
-                                .pick = kni_request_pick,
+                                .take = kni_request_take,
                                 .user = e};
     if ((status = kni_sched_open(&e->sched, &so)))
         return kni_err_set(err, status, "no memory for the logits of %u requests: lower max_running", o->max_running);

@@ -11,12 +11,12 @@
 #include "kinema/engine.h"
 #include "kv/pool.h"
 #include "model/model.h"
-#include "model/sampler.h"
+#include "run/sampler.h"
 #include "run/run.h"
 #include "sched/sched.h"
 
-/* Scored positions in one step (score.c). */
-#define KNI_ENGINE_SCORE_ROWS 32u
+/* Scored positions in one step (score.c): as many as the scheduler's, whose run it uses. */
+#define KNI_ENGINE_SCORE_ROWS KNI_SCHED_SCORE_ROWS
 
 struct kn_engine {
     struct kn_model *model; /* a reference */
@@ -38,11 +38,12 @@ struct kn_request {
     struct kni_sampler sampler;
     bool ignore_stop;
     bool done_read;  /* the DONE event has been given out */
+    uint32_t n_prompt_read; /* positions of the prompt whose events have been given out, or are not wanted */
     uint32_t n_read; /* generated tokens given out */
 };
 
-/* The scheduler's kni_sched_pick_fn; user is the engine. */
-enum kn_stop_reason kni_request_pick(void *user, struct kni_job *job, const float *logits, int32_t *token);
+/* The scheduler's kni_sched_take_fn; user is the engine. */
+enum kn_stop_reason kni_request_take(void *user, struct kni_job *job, int32_t token);
 /* What is wrong with tokens that are to be run, if anything: KN_E_ARG, KN_E_CONTEXT. what: "prompt". */
 /* KN_E_ARG when it is no quality; DEFAULT is one. */
 enum kn_status kni_engine_check_quality(enum kn_kv_quality quality, struct kn_err *err);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests as the caller sees them. The queue of events is the job's token array with a cursor: it needs no memory of its
- * own, cannot overflow, and lets a caller read as late as it likes. Logits are an exception: they live in the scheduler's
+ * Requests as the caller sees them. The queue of events is the job's token array with a cursor for the prompt, if it is scored, and
+ * one for the answer: it needs no memory of its own, cannot overflow, and lets a caller read as late as it likes. Log-probabilities
+ * lie in arrays of the job that were made at submit. Logits are an exception: they live in the scheduler's
  * buffer until the next step, so a token that is read later comes without.
  *
  * A stop token ends the answer and is not an event.
  */
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -41,12 +43,23 @@ enum kn_status kni_engine_check_quality(enum kn_kv_quality quality, struct kn_er
 static uint32_t limit_new(const struct kn_engine *e, const struct kn_request_opts *o)
 {
     uint32_t n_prompt = (uint32_t)o->n_tokens, n_new = e->n_ctx - n_prompt + 1;
+    if (o->no_generate)
+        return 0;
     if (o->max_tokens)
         return o->max_tokens < n_new ? o->max_tokens : n_new;
     uint64_t n_pool = (uint64_t)kni_pool_get_stats(e->pool).n_blocks * KNI_BLOCK_TOKENS;
     if (n_pool < (uint64_t)n_prompt + n_new - 1 && n_pool >= n_prompt)
         n_new = (uint32_t)n_pool - n_prompt + 1;
     return n_new;
+}
+
+static enum kn_status check_description(const struct kn_request_opts *o, struct kn_err *err)
+{
+    if (o->n_top_logprobs > KN_MAX_TOP_LOGPROBS)
+        return kni_err_set(err, KN_E_ARG, "n_top_logprobs is %u: use 0 to %u", o->n_top_logprobs, KN_MAX_TOP_LOGPROBS);
+    if (o->score_first && (!o->score_prompt || o->score_first >= o->n_tokens))
+        return kni_err_set(err, KN_E_ARG, "score_first is %u: it needs score_prompt, and a prompt of more tokens than that (%zu)", o->score_first, o->n_tokens);
+    return KN_OK;
 }
 
 /* The penalty looks back over the prompt too. */
@@ -70,7 +83,12 @@ enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, c
     memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
     if ((status = kni_engine_check_tokens(e, "prompt", o.tokens, o.n_tokens, err)) || (status = kni_engine_check_quality(o.kv_quality, err)))
         return status;
+    if ((status = check_description(&o, err)))
+        return status;
 
+    r = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *r, 0);
+    if (!r)
+        return kni_err_set(err, KN_E_NOMEM, "no memory for a request of %zu tokens", o.n_tokens);
     struct kni_job_opts jo = {.tokens = o.tokens,
                               .n_prompt = (uint32_t)o.n_tokens,
                               .max_new = limit_new(e, &o),
@@ -78,12 +96,16 @@ enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, c
                               .no_fetch = o.no_fetch || !e->fetcher,
                               .no_publish = o.no_publish || !e->fetcher,
                               .want_logits = o.want_logits,
+                              .want_logprobs = o.want_logprobs,
+                              .score_prompt = o.score_prompt,
+                              .score_first = o.score_first,
+                              .n_top = o.n_top_logprobs < e->model->hparams.n_vocab ? o.n_top_logprobs : e->model->hparams.n_vocab,
+                              .sampler = &r->sampler,
                               .least = o.no_fetch ? KN_KV_QUALITY_EXACT : o.kv_quality ? o.kv_quality : e->kv_quality,
                               .wait_ms = o.wait_ms,
                               .deadline_ms = o.deadline_ms};
     memcpy(jo.fingerprint, e->model->info.fingerprint, sizeof jo.fingerprint);
-    r = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *r, 0);
-    if (!r || kni_job_init(&r->job, e->pool, &jo)) {
+    if (kni_job_init(&r->job, e->pool, &jo)) {
         status = kni_err_set(err, KN_E_NOMEM, "no memory for a request of %zu tokens", o.n_tokens);
         goto done;
     }
@@ -96,7 +118,12 @@ enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, c
     }
     show_prompt(r);
     r->ignore_stop = o.ignore_stop;
+    r->n_prompt_read = r->job.described_first;
     status = kni_sched_submit(e->sched, &r->job);
+    if (status == KN_E_NOMEM) {
+        kni_err_set(err, status, "no memory for %u rows of logits to score a prompt with", KNI_SCHED_SCORE_ROWS);
+        goto done;
+    }
     if (status) {
         kni_err_set(err, status, "prompt and answer need %u blocks of %u tokens but the pool has %u: lower max_tokens, shorten the prompt, or enlarge the pool",
                     r->job.seq.max_blocks, KNI_BLOCK_TOKENS, kni_pool_get_stats(e->pool).n_blocks);
@@ -114,24 +141,40 @@ done:
     return status;
 }
 
-enum kn_stop_reason kni_request_pick(void *user, struct kni_job *job, const float *logits, int32_t *token)
+enum kn_stop_reason kni_request_take(void *user, struct kni_job *job, int32_t token)
 {
     const struct kn_engine *e = user;
     struct kn_request *r = (struct kn_request *)(void *)job; /* its first member */
-    *token = kni_sampler_pick(&r->sampler, logits);
-    if (!r->ignore_stop && kn_model_token_is_stop(e->model, *token))
+    if (!r->ignore_stop && kn_model_token_is_stop(e->model, token))
         return KN_STOP_REASON_STOP;
-    kni_sampler_accept(&r->sampler, *token);
+    kni_sampler_accept(&r->sampler, token);
     return KN_STOP_REASON_NONE;
+}
+
+/* Of the token at position pos. */
+static void describe(const struct kni_job *job, uint32_t pos, struct kn_event *event)
+{
+    if (pos < job->described_first || pos >= job->described_end)
+        return;
+    event->logprob = job->logprobs[pos - job->described_first];
+    event->n_top = pos ? job->n_top : 0;
+    event->top = event->n_top ? job->tops + (size_t)(pos - job->described_first) * job->n_top : NULL;
 }
 
 enum kn_status kn_request_next(struct kn_request *r, struct kn_event *event)
 {
     const struct kni_job *job = &r->job;
-    *event = (struct kn_event){0};
+    *event = (struct kn_event){.logprob = NAN};
+    if (r->n_prompt_read < job->n_scored) {
+        event->kind = KN_EVENT_KIND_PROMPT;
+        event->token = job->tokens[r->n_prompt_read];
+        describe(job, r->n_prompt_read++, event);
+        return KN_OK;
+    }
     if (r->n_read < kni_job_n_generated(job)) {
         event->kind = KN_EVENT_KIND_TOKEN;
-        event->token = job->tokens[job->n_prompt + r->n_read++];
+        event->token = job->tokens[job->n_prompt + r->n_read];
+        describe(job, job->n_prompt + r->n_read++, event);
         bool is_fresh = r->engine && r->n_read == kni_job_n_generated(job) && job->logits_step == kni_sched_n_steps(r->engine->sched);
         event->logits = job->want_logits && is_fresh ? job->logits : NULL;
         return KN_OK;

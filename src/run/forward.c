@@ -4,7 +4,7 @@
  *
  *     embed, rope tables | per layer: norm | q k v | bias, head norms, rope, write K V | attention | (merge) | o (| post norm) + x
  *                                   | norm | act(gate) * up | down (| post norm) + x
- *                        | final norm | logits, cap
+ *                        | final norm | logits, cap | what is made of rows (row.c)
  *
  * What a layer has is in struct kni_layer, filled by its architecture; here stands no architecture's name. A layer with a
  * window keeps all K and V like any other: the pool's layout is the same for all layers.
@@ -370,7 +370,12 @@ void kni_run_forward(void *arg, uint32_t index, uint32_t n_workers)
         barrier(&w);
         add_linear(&w, &panels->w_down, layer->ffn_post_norm, ff, counter + 4);
     }
-    if (r->n_outs)
+    if (r->n_outs) {
         logits(&w, counter);
+        barrier(&w);
+        for (uint32_t row; take(&w, counter + 1, r->n_outs, &row);)
+            if (r->out_rows[row])
+                kni_run_make_row(r, row, index);
+    }
     kni_alloc_forbid_end();
 }

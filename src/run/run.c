@@ -57,12 +57,13 @@ static void lay_out(struct kni_run *r, struct bump *b)
     r->ffq = piece(b, rows * (hp->n_ff / KNI_PANEL_BLOCK), sizeof *r->ffq);
     r->cos_rows = piece(b, hp->n_ropes * rows * (hp->rope_dim / 2), f);
     r->sin_rows = piece(b, hp->n_ropes * rows * (hp->rope_dim / 2), f);
-    r->counters = piece(b, (size_t)hp->n_layer * KNI_RUN_PHASES + 1, sizeof *r->counters);
+    r->counters = piece(b, (size_t)hp->n_layer * KNI_RUN_PHASES + 2, sizeof *r->counters);
     r->row_item = piece(b, rows, sizeof *r->row_item);
     r->row_pos = piece(b, rows, sizeof *r->row_pos);
     r->row_token = piece(b, rows, sizeof *r->row_token);
     r->out_row = piece(b, o->max_logits, sizeof *r->out_row);
     r->out_logits = piece(b, o->max_logits, sizeof *r->out_logits);
+    r->out_rows = piece(b, o->max_logits, sizeof *r->out_rows);
     r->units = piece(b, rows + r->n_parts_all, sizeof *r->units);
     r->merges = piece(b, split, sizeof *r->merges);
     r->parts = piece(b, r->n_parts_all * part_floats, f);
@@ -134,6 +135,14 @@ void kni_run_set_tap(struct kni_run *run, kni_run_tap_fn fn, void *user)
     run->tap_user = user;
 }
 
+static bool row_is_valid(const struct kni_run *r, const struct kni_run_row *row)
+{
+    uint32_t n_vocab = r->model->hparams.n_vocab;
+    if (row->sampler ? row->sampler->n_vocab != n_vocab : row->want_logprob && (row->token < 0 || (uint32_t)row->token >= n_vocab))
+        return false;
+    return row->n_top <= n_vocab && row->n_top <= KN_MAX_TOP_LOGPROBS && (!row->n_top || (row->top && row->want_logprob));
+}
+
 static bool item_is_valid(const struct kni_run *r, const struct kni_run_item *it)
 {
     const struct kni_kv_layout *l = &it->kv.layout;
@@ -141,6 +150,9 @@ static bool item_is_valid(const struct kni_run *r, const struct kni_run_item *it
         return false;
     if (it->n_logits > it->n_tokens || (it->n_logits && !it->logits))
         return false;
+    for (uint32_t i = 0; it->rows && i < it->n_logits; i++)
+        if (!row_is_valid(r, &it->rows[i]))
+            return false;
     if (!it->kv.base || !it->kv.block_ids || l->n_layer != r->layout.n_layer || l->n_kv_head != r->layout.n_kv_head ||
         l->d_head != r->layout.d_head || l->type != r->layout.type)
         return false;
@@ -223,6 +235,7 @@ enum kn_status kni_run_step(struct kni_run *r, const struct kni_run_item *items,
             r->row_token[row + t] = &it->tokens[t];
             if (t >= first_out) {
                 r->out_row[r->n_outs] = row + t;
+                r->out_rows[r->n_outs] = it->rows ? &it->rows[t - first_out] : NULL;
                 r->out_logits[r->n_outs++] = it->logits + (size_t)(t - first_out) * r->model->hparams.n_vocab;
             }
         }
@@ -231,7 +244,7 @@ enum kn_status kni_run_step(struct kni_run *r, const struct kni_run_item *items,
     }
     r->n_tiles = r->n_units;
     plan_decodes(r);
-    for (uint32_t i = 0; i < r->model->hparams.n_layer * KNI_RUN_PHASES + 1; i++)
+    for (uint32_t i = 0; i < r->model->hparams.n_layer * KNI_RUN_PHASES + 2; i++)
         atomic_store_explicit(&r->counters[i], 0, memory_order_relaxed);
     kni_threads_run(r->opts.threads, kni_run_forward, r);
     return KN_OK;

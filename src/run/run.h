@@ -12,6 +12,7 @@
 #include "device/cpu/threads.h"
 #include "device/kv_view.h"
 #include "model/model.h"
+#include "run/sampler.h"
 
 struct kni_run;
 
@@ -24,6 +25,17 @@ struct kni_run_opts {
     enum kn_kv_type kv_type;
 };
 
+/* What is made of a row of logits at the end of its step, on the compute threads, a row a task. */
+struct kni_run_row {
+    struct kni_sampler *sampler; /* chooses the token; of one row a step. NULL: none is chosen */
+    int32_t token;          /* out with a sampler; in without: whose log-probability is wanted */
+    bool want_logprob;
+    uint32_t n_top;         /* likeliest tokens wanted, at most n_vocab and KN_MAX_TOP_LOGPROBS; 0 without want_logprob */
+    enum kn_status status;  /* out; KN_E_FORMAT: no logit is finite, and what follows is not set, nor is a token */
+    float logprob;          /* out */
+    struct kn_logprob *top; /* out: [n_top] likeliest first, of equals the lower id; caller's memory */
+};
+
 struct kni_run_item {
     struct kni_kv_view kv;   /* has blocks for positions 0 .. first_pos + n_tokens - 1, the last ones writable */
     const int32_t *tokens;   /* n_tokens ids, valid ones */
@@ -31,6 +43,7 @@ struct kni_run_item {
     uint32_t first_pos;      /* position of tokens[0]; earlier positions are in the pool */
     uint32_t n_logits;       /* logits of the last n_logits tokens are wanted, 0..n_tokens */
     float *logits;           /* out: [n_logits][n_vocab]; caller's memory */
+    struct kni_run_row *rows; /* [n_logits], for each row of logits; NULL: the logits are all that is wanted */
 };
 
 /* Bytes that kni_run_open allocates, exactly: F + max_tokens * a for a model, its threads and n_ctx (tag SCRATCH).

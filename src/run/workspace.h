@@ -54,7 +54,7 @@ struct kni_run {
     float *parts;               /* [n_parts_all][n_splits] partials of n_kv_head / n_splits heads each */
     float *scratch;             /* [W][scratch_floats] */
     size_t scratch_floats, tile_floats, own_blocks;
-    _Atomic uint32_t *counters; /* [n_layer * KNI_RUN_PHASES + 1] next unit of each phase, zeroed before the fork */
+    _Atomic uint32_t *counters; /* [n_layer * KNI_RUN_PHASES + 2] next unit of each phase, zeroed before the fork */
 
     /* The plan of the running step, written before the fork. */
     const struct kni_run_item *items;
@@ -65,9 +65,13 @@ struct kni_run {
     const int32_t **row_token;        /* [T] */
     uint32_t *out_row;                /* [max_logits] rows whose logits are wanted */
     float **out_logits;               /* [max_logits] where they go */
+    struct kni_run_row **out_rows;    /* [max_logits] what is made of them; NULL: nothing */
     struct kni_run_unit *units;       /* [n_units] */
     struct kni_run_unit *merges;      /* [n_merges] split decodes: part is the first partial, n_keys the number of them */
 };
+
+/* row.c: makes of row i of the step's logits what its caller wants. Any worker; nobody else touches the row meanwhile. */
+void kni_run_make_row(const struct kni_run *run, uint32_t i, uint32_t worker);
 
 /* The work of one step, run on every worker: see forward.c. arg is the run. */
 void kni_run_forward(void *arg, uint32_t worker, uint32_t n_workers);

@@ -29,7 +29,7 @@ static void book_by(const struct kni_job *job, uint32_t first, uint32_t end, uin
 void kni_sched_match(struct kni_sched *s, struct kni_job *job)
 {
     uint32_t before = job->seq.n_tokens;
-    uint32_t n = kni_seq_match(&job->seq, job->tokens, job->n_known, job->least);
+    uint32_t n = kni_seq_match(&job->seq, job->tokens, kni_job_n_reusable(job), job->least);
     job->stats.n_done = n = n < job->n_prompt ? n : job->n_prompt;
     if (!job->is_booked) { /* the first start closes the books */
         if (!before)

@@ -9,6 +9,9 @@
  * older job computes in this very step is not computed a second time: the job sits the step out and finds the block in the next.
  * It only waits for jobs that are in the batch and so move; when the older one ends or is thrown out, it computes by itself.
  *
+ * A prompt that is scored wants logits of every row. They are made in KNI_SCHED_SCORE_ROWS rows that all such prompts share, and only
+ * what becomes of them is kept: so its steps are short, and others go on beside it.
+ *
  * Reserving blocks for one job may throw younger ones out of the batch,
  * so items are made only when it stands.
  */
@@ -45,7 +48,7 @@ static uint32_t add(struct kni_sched *s, struct kni_job *job, uint32_t n)
 static bool is_computed_by_older(const struct kni_sched *s, const struct kni_job *job)
 {
     uint32_t b = job->seq.n_tokens / KNI_BLOCK_TOKENS, end = (b + 1) * KNI_BLOCK_TOKENS;
-    if (job->seq.n_hashed < b || end >= job->n_known) /* its last block has logits to give */
+    if (job->seq.n_hashed < b || end >= kni_job_n_reusable(job)) /* what follows has logits to give */
         return false;
     for (uint32_t i = 0; i < s->n_batch; i++) {
         const struct kni_job *o = s->batch[i].job;
@@ -70,27 +73,68 @@ static bool share_prefix(struct kni_sched *s, struct kni_job *job)
     return true;
 }
 
+/* Of n pending tokens, those whose rows of a scored prompt still fit the step. */
+static uint32_t cut_to_rows(const struct kni_job *job, uint32_t n, uint32_t n_rows_left)
+{
+    uint32_t n_rows = job->n_scored < job->n_prompt ? kni_job_n_rows(job, n) : 0;
+    return n_rows <= n_rows_left ? n : n - (n_rows - n_rows_left); /* the rows are those of the last tokens */
+}
+
 static void build(struct kni_sched *s)
 {
     s->n_batch = 0;
     for (struct kni_job *job = s->running.first; job; job = job->next) /* victims are younger: job stays in the list */
         if (kni_job_n_pending(job) == 1)
             add(s, job, 1);
-    uint32_t n_left = s->opts.prefill_chunk > s->n_batch ? s->opts.prefill_chunk - s->n_batch : 1;
+    uint32_t n_left = s->opts.prefill_chunk > s->n_batch ? s->opts.prefill_chunk - s->n_batch : 1, n_rows_left = KNI_SCHED_SCORE_ROWS;
     for (struct kni_job *job = s->running.first; job && n_left; job = job->next) {
         if (kni_job_n_pending(job) == 1 || share_prefix(s, job))
             continue;
         uint32_t n = kni_job_n_pending(job);
-        n_left -= add(s, job, n < n_left ? n : n_left);
+        n = cut_to_rows(job, n < n_left ? n : n_left, n_rows_left);
+        n = n ? add(s, job, n) : 0;
+        n_left -= n;
+        n_rows_left -= job->n_scored < job->n_prompt ? kni_job_n_rows(job, n) : 0;
     }
 }
 
-/* The last known token has been computed: its logits give the next. */
-static void take_logits(struct kni_sched *s, struct kni_job *job, const float *logits)
+/* Item i of the step. n_rows counts the rows of all items, n_score_rows those of scored prompts. */
+static void fill_item(struct kni_sched *s, uint32_t i, uint32_t *n_rows, uint32_t *n_score_rows)
 {
-    int32_t token = -1;
+    struct kni_job *job = s->batch[i].job;
+    const uint32_t n = s->batch[i].n_tokens, first = job->seq.n_tokens, n_logits = kni_job_n_rows(job, n);
+    const bool is_scored = job->n_scored < job->n_prompt;
+    struct kni_run_row *rows = s->rows + *n_rows;
+    float *logits = is_scored ? s->score_logits + (size_t)*n_score_rows * s->opts.n_vocab : s->logits + (size_t)i * s->opts.n_vocab;
+    s->items[i] = (struct kni_run_item){.kv = kni_seq_view(&job->seq),
+                                        .tokens = job->tokens + first,
+                                        .n_tokens = n,
+                                        .first_pos = first,
+                                        .n_logits = n_logits,
+                                        .logits = logits,
+                                        .rows = rows};
+    for (uint32_t j = 0; j < n_logits; j++) { /* row j is of position next - 1 and tells of next */
+        uint32_t next = first + n - n_logits + j + 1;
+        rows[j] = (struct kni_run_row){.token = -1};
+        if (next < job->n_known)
+            rows[j].token = job->tokens[next];
+        else if (!job->no_generate)
+            rows[j].sampler = job->sampler;
+        if (next < job->described_end && next >= job->described_first) {
+            rows[j].want_logprob = true;
+            rows[j].n_top = job->n_top;
+            rows[j].top = job->n_top ? job->tops + (size_t)(next - job->described_first) * job->n_top : NULL;
+        }
+    }
+    *n_rows += n_logits;
+    *n_score_rows += is_scored ? n_logits : 0;
+}
+
+/* The last known token has been computed: its logits have given the next. */
+static void take_token(struct kni_sched *s, struct kni_job *job, int32_t token, const float *logits)
+{
     kni_alloc_forbid_begin();
-    enum kn_stop_reason reason = s->opts.pick(s->opts.user, job, logits, &token);
+    enum kn_stop_reason reason = s->opts.take(s->opts.user, job, token);
     kni_alloc_forbid_end();
     if (reason) {
         kni_sched_finish(s, job, reason, KN_OK);
@@ -107,22 +151,36 @@ static void take_logits(struct kni_sched *s, struct kni_job *job, const float *l
         kni_sched_finish(s, job, KN_STOP_REASON_LENGTH, KN_OK);
 }
 
+/* What became of the item's rows. The sequence has been committed. */
+static void take_rows(struct kni_sched *s, struct kni_job *job, const struct kni_run_item *item)
+{
+    uint32_t end = item->first_pos + item->n_tokens, next = end - item->n_logits + 1;
+    for (uint32_t i = 0; i < item->n_logits; i++, next++) {
+        const struct kni_run_row *row = &item->rows[i];
+        if (row->status) {
+            kni_sched_finish(s, job, KN_STOP_REASON_ERROR, row->status);
+            return;
+        }
+        if (row->want_logprob)
+            job->logprobs[next - job->described_first] = row->logprob;
+        if (next < job->n_prompt && next == job->n_scored)
+            job->n_scored++;
+        if (next == job->n_known && !job->no_generate) /* the last row */
+            take_token(s, job, row->token, item->logits + (size_t)i * s->opts.n_vocab);
+    }
+    if (job->no_generate && end == job->n_prompt)
+        kni_sched_finish(s, job, KN_STOP_REASON_LENGTH, KN_OK);
+}
+
 bool kni_sched_run_batch(struct kni_sched *s)
 {
     build(s);
     if (!s->n_batch)
         return false;
-    uint32_t n_tokens = 0;
+    uint32_t n_tokens = 0, n_rows = 0, n_score_rows = 0;
     for (uint32_t i = 0; i < s->n_batch; i++) {
-        struct kni_job *job = s->batch[i].job;
-        uint32_t n = s->batch[i].n_tokens, first = job->seq.n_tokens;
-        s->items[i] = (struct kni_run_item){.kv = kni_seq_view(&job->seq),
-                                            .tokens = job->tokens + first,
-                                            .n_tokens = n,
-                                            .first_pos = first,
-                                            .n_logits = first + n == job->n_known,
-                                            .logits = s->logits + (size_t)i * s->opts.n_vocab};
-        n_tokens += n;
+        fill_item(s, i, &n_rows, &n_score_rows);
+        n_tokens += s->batch[i].n_tokens;
     }
     kni_alloc_forbid_begin();
     enum kn_status status = kni_run_step(s->opts.run, s->items, s->n_batch);
@@ -141,8 +199,7 @@ bool kni_sched_run_batch(struct kni_sched *s)
             job->stats.quality = job->seq.quality;
         kni_sched_count(s, job, &s->stats.n_computed_tokens);
         job->stats.n_done = n_now < job->n_prompt ? n_now : job->n_prompt;
-        if (s->items[i].n_logits)
-            take_logits(s, job, s->items[i].logits);
+        take_rows(s, job, &s->items[i]);
     }
     s->n_batch = 0;
     return true;

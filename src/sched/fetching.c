@@ -197,7 +197,7 @@ static enum turn take_turn(struct kni_sched *s, struct kni_job *job, uint32_t n_
         job->fetch_ready_ns = now;
         s->stats.n_fetches += n_wanted > job->seq.n_tokens;
     }
-    if (n_wanted <= job->seq.n_tokens || n_wanted >= job->n_prompt)
+    if (n_wanted <= job->seq.n_tokens || n_wanted >= kni_job_n_reusable(job))
         return TURN_NEVER;
     uint32_t n_cap = cap_blocks(s), n_promised = promised_blocks(s), n_room = n_cap > n_promised ? n_cap - n_promised : 0;
     uint32_t n_blocks = (n_wanted - job->fetch_first) / KNI_BLOCK_TOKENS;
@@ -282,7 +282,7 @@ static const struct kni_job *find_leader(const struct kni_sched *s, const struct
 {
     uint32_t n = job->fetch_first + s->opts.chunk_tokens;
     for (const struct kni_job *o = s->fetching.first; o; o = o->next)
-        if (o->fetch && (!o->fetch_end || o->fetch_end >= n) && o->fetch_first <= job->fetch_first && o->n_prompt > n && kni_hash_equal(&o->seq.hashes[0], &job->seq.hashes[0]) &&
+        if (o->fetch && (!o->fetch_end || o->fetch_end >= n) && o->fetch_first <= job->fetch_first && kni_job_n_reusable(o) > n && kni_hash_equal(&o->seq.hashes[0], &job->seq.hashes[0]) &&
             memcmp(o->tokens, job->tokens, n * sizeof *o->tokens) == 0)
             return o;
     return NULL;
@@ -294,14 +294,14 @@ bool kni_sched_begin_fetch(struct kni_sched *s, struct kni_job *job)
     if (!s->opts.fetcher || job->no_fetch || job->fetch_tried || kni_job_n_generated(job) || s->opts.fetch_quality > job->least)
         return false;
     job->fetch_tried = true;
-    if ((job->n_prompt - 1) / chunk * chunk <= job->seq.n_tokens)
+    if ((kni_job_n_reusable(job) - 1) / chunk * chunk <= job->seq.n_tokens)
         return false;
     job->fetch_first = job->seq.n_tokens - job->seq.n_tokens % chunk;
     const struct kni_job *leader = kni_pool_index(s->opts.pool) ? find_leader(s, job) : NULL;
     if (leader) {
         job->fetch_leader = leader->id;
     } else {
-        enum kn_status status = kni_fetch_begin(&job->fetch, s->opts.fetcher, job->tokens, job->n_prompt, job->fetch_first, job->salt);
+        enum kn_status status = kni_fetch_begin(&job->fetch, s->opts.fetcher, job->tokens, kni_job_n_reusable(job), job->fetch_first, job->salt);
         if (status) {
             job->fetch = NULL;
             kni_sched_say_store_error(s, status, "looking for a prefix");

@@ -3,27 +3,54 @@
 #include "sched/job.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "kv/chain.h"
 
+/* Room for log-probabilities. Position 0 has none, now or ever. */
+static bool describe(struct kni_job *job, const struct kni_job_opts *opts)
+{
+    size_t n = job->described_end - job->described_first, bytes;
+    if (opts->score_prompt)
+        job->n_scored = opts->score_first ? opts->score_first : 1;
+    if (!n)
+        return true;
+    job->logprobs = kni_alloc(KNI_ALLOC_TAG_REQUEST, n * sizeof *job->logprobs, 0);
+    if (job->n_top && kni_mul_size(n, job->n_top * sizeof *job->tops, &bytes))
+        job->tops = kni_alloc(KNI_ALLOC_TAG_REQUEST, bytes, 0);
+    if (!job->logprobs || (job->n_top && !job->tops))
+        return false;
+    job->logprobs[0] = NAN;
+    return true;
+}
+
 enum kn_status kni_job_init(struct kni_job *job, struct kni_pool *pool, const struct kni_job_opts *opts)
 {
-    assert(opts->n_prompt && opts->max_new && opts->max_new <= UINT32_MAX - opts->n_prompt);
+    assert(opts->n_prompt && opts->max_new <= UINT32_MAX - opts->n_prompt);
     *job = (struct kni_job){.n_prompt = opts->n_prompt,
                             .n_known = opts->n_prompt,
                             .n_max = opts->n_prompt + opts->max_new,
                             .no_fetch = opts->no_fetch,
                             .no_publish = opts->no_publish,
                             .want_logits = opts->want_logits,
+                            .want_logprobs = opts->want_logprobs,
+                            .no_generate = !opts->max_new,
+                            .sampler = opts->sampler,
+                            .n_top = opts->score_prompt || opts->want_logprobs ? opts->n_top : 0,
+                            .described_first = opts->score_prompt ? opts->score_first : opts->n_prompt,
+                            .described_end = opts->want_logprobs ? opts->n_prompt + opts->max_new : opts->n_prompt,
+                            .n_scored = opts->n_prompt,
                             .least = opts->least ? opts->least : KN_KV_QUALITY_ANY,
                             .wait_ms = opts->wait_ms,
                             .deadline_ms = opts->deadline_ms};
     job->stats.n_prompt = opts->n_prompt;
     job->stats.quality = KN_KV_QUALITY_EXACT;
     struct kni_hash seed = kni_chain_seed(opts->fingerprint, opts->salt);
-    if (kni_seq_init(&job->seq, pool, job->n_max - 1, &seed)) /* the last token's K and V are never needed */
+    if (kni_seq_init(&job->seq, pool, job->n_max - !job->no_generate, &seed)) /* the last answer token's K and V are never needed */
+        return KN_E_NOMEM;
+    if (!describe(job, opts))
         return KN_E_NOMEM;
     job->tokens = kni_alloc(KNI_ALLOC_TAG_REQUEST, (size_t)job->n_max * sizeof *job->tokens, 0);
     job->salt = kni_strdup(KNI_ALLOC_TAG_REQUEST, opts->salt ? opts->salt : "");
@@ -47,6 +74,8 @@ void kni_job_fini(struct kni_job *job)
     kni_free(job->fetch_hold);
     kni_free(job->tokens);
     kni_free(job->salt);
+    kni_free(job->logprobs);
+    kni_free(job->tops);
     *job = (struct kni_job){0};
 }
 

@@ -24,6 +24,7 @@
 #include "fetch/fetch.h"
 #include "kinema/engine.h"
 #include "kv/seq.h"
+#include "run/sampler.h"
 
 enum kni_job_state {
     KNI_JOB_STATE_NEW,     /* not submitted, or removed */
@@ -53,7 +54,16 @@ struct kni_job {
     struct kni_seq seq;
     char *salt; /* owned */
     bool no_fetch, no_publish;
-    bool want_logits;
+    bool want_logits, want_logprobs;
+    bool no_generate; /* n_max is n_prompt */
+    struct kni_sampler *sampler; /* borrowed; chooses tokens on the compute threads */
+
+    /* Log-probabilities of positions described_first .. described_end - 1 given what precedes them, from n_top likeliest on. Made at
+     * init and never moved: events point into them. Those of the prompt are there up to n_scored, where it is scored. */
+    float *logprobs;         /* [described_end - described_first] owned */
+    struct kn_logprob *tops; /* [..][n_top] owned */
+    uint32_t described_first, described_end, n_top;
+    uint32_t n_scored;       /* n_prompt when the prompt is not scored */
     enum kn_kv_quality least; /* blocks that are worse are not taken for it */
     bool kv_dropped;  /* finished, and its blocks went to another job */
     bool fetch_tried; /* the store is asked once */
@@ -71,7 +81,7 @@ struct kni_job {
     struct kni_hold *hold;   /* of the publish; made at init, so that a step allocates nothing */
     struct kni_hold *fetch_hold; /* likewise, for the case that the job ends before its fetch */
 
-    const float *logits;  /* that chose the last token; valid while logits_step is the scheduler's n_steps */
+    const float *logits;  /* that chose the last token; the run's; valid while logits_step is the scheduler's n_steps */
     uint64_t logits_step;
     enum kn_stop_reason reason; /* once FINISHED */
     enum kn_status status;      /* of reason ERROR */
@@ -82,10 +92,12 @@ struct kni_job {
 struct kni_job_opts {
     const int32_t *tokens; /* copied */
     uint32_t n_prompt;     /* at least 1 */
-    uint32_t max_new;      /* at least 1 */
+    uint32_t max_new;      /* 0: ends once the prompt has been computed */
     const char *salt;      /* copied; NULL: "" */
     uint8_t fingerprint[16];
-    bool no_fetch, no_publish, want_logits;
+    bool no_fetch, no_publish, want_logits, want_logprobs, score_prompt;
+    uint32_t n_top, score_first; /* score_first below n_prompt */
+    struct kni_sampler *sampler; /* borrowed until fini; NULL only with a run that chooses by itself */
     enum kn_kv_quality least; /* DEFAULT: ANY */
     uint32_t wait_ms, deadline_ms; /* 0: none */
 };
@@ -103,6 +115,19 @@ static inline uint32_t kni_job_n_generated(const struct kni_job *job)
 static inline uint32_t kni_job_n_pending(const struct kni_job *job)
 {
     return job->n_known - job->seq.n_tokens;
+}
+
+/* K and V of the first so many tokens but one may come from elsewhere: what lies behind has logits to give. */
+static inline uint32_t kni_job_n_reusable(const struct kni_job *job)
+{
+    return job->n_scored < job->n_prompt ? job->n_scored : job->n_known;
+}
+
+/* Rows of logits that computing the next n tokens gives: to score the prompt, and to choose a token. */
+static inline uint32_t kni_job_n_rows(const struct kni_job *job, uint32_t n)
+{
+    uint32_t first = job->seq.n_tokens, end = first + n, from = job->n_scored < job->n_prompt ? job->n_scored - 1 : job->n_known - !job->no_generate;
+    return from >= end ? 0 : end - (from > first ? from : first);
 }
 
 /* When the job must have its next thing, by kni_now_ns; UINT64_MAX: never. It has been submitted. */

@@ -29,8 +29,9 @@ enum kn_status kni_sched_open(struct kni_sched **out, const struct kni_sched_opt
     s->batch = kni_calloc(KNI_ALLOC_TAG_SCRATCH, opts->max_running * sizeof *s->batch, 0);
     s->items = kni_calloc(KNI_ALLOC_TAG_SCRATCH, opts->max_running * sizeof *s->items, 0);
     s->logits = kni_alloc(KNI_ALLOC_TAG_SCRATCH, (size_t)opts->max_running * opts->n_vocab * sizeof *s->logits, 64);
+    s->rows = kni_calloc(KNI_ALLOC_TAG_SCRATCH, kni_sched_max_logits(opts->max_running) * sizeof *s->rows, 0);
     s->n_block_holds = kni_calloc(KNI_ALLOC_TAG_SCRATCH, kni_pool_get_stats(opts->pool).n_blocks * sizeof *s->n_block_holds, 0);
-    if (!s->batch || !s->items || !s->logits || !s->n_block_holds) {
+    if (!s->batch || !s->items || !s->logits || !s->rows || !s->n_block_holds) {
         kni_sched_close(&s);
         return KN_E_NOMEM;
     }
@@ -52,6 +53,8 @@ void kni_sched_close(struct kni_sched **sched)
     kni_free(s->batch);
     kni_free(s->items);
     kni_free(s->logits);
+    kni_free(s->score_logits);
+    kni_free(s->rows);
     kni_free(s->n_block_holds);
     kni_free(s);
     *sched = NULL;
@@ -71,6 +74,9 @@ enum kn_status kni_sched_submit(struct kni_sched *s, struct kni_job *job)
     assert(job->state == KNI_JOB_STATE_NEW);
     if (job->seq.max_blocks > kni_pool_get_stats(s->opts.pool).n_blocks)
         return KN_E_FULL;
+    if (job->n_scored < job->n_prompt && !s->score_logits &&
+        !(s->score_logits = kni_alloc(KNI_ALLOC_TAG_SCRATCH, (size_t)KNI_SCHED_SCORE_ROWS * s->opts.n_vocab * sizeof *s->logits, 64)))
+        return KN_E_NOMEM;
     job->id = ++s->next_id;
     job->submit_ns = kni_now_ns();
     kni_sched_move(s, job, KNI_JOB_STATE_WAITING);

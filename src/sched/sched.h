@@ -24,12 +24,15 @@
 
 struct kni_sched;
 
-/* Chooses the next token of job from its n_vocab logits: *token, and NONE to go on; or STOP (the token is not kept). */
-typedef enum kn_stop_reason (*kni_sched_pick_fn)(void *user, struct kni_job *job, const float *logits, int32_t *token);
+/* Looks at the token that a step has chosen for job: NONE to go on with it; or STOP (the token is not kept). */
+typedef enum kn_stop_reason (*kni_sched_take_fn)(void *user, struct kni_job *job, int32_t token);
+
+/* Rows of prompts that are scored in one step, those of all jobs together: what bounds their memory. */
+#define KNI_SCHED_SCORE_ROWS 32u
 
 struct kni_sched_opts {
     struct kni_pool *pool;       /* borrowed, as are run and fetcher */
-    struct kni_run *run;         /* opened for kni_sched_max_rows tokens and max_running logits */
+    struct kni_run *run;         /* opened for kni_sched_max_rows tokens and kni_sched_max_logits logits */
     struct kni_fetcher *fetcher; /* NULL: no store */
     uint32_t prefill_chunk;      /* prompt tokens a step, at least 1 */
     uint32_t chunk_tokens;       /* of the store */
@@ -40,7 +43,7 @@ struct kni_sched_opts {
     bool fetch_inline;           /* a step waits for the fetches that it meets */
     enum kn_kv_quality fetch_quality; /* of what the fetcher brings; never DEFAULT where there is one */
     uint32_t n_vocab;
-    kni_sched_pick_fn pick;
+    kni_sched_take_fn take;
     void *user;
 };
 
@@ -62,6 +65,12 @@ static inline uint32_t kni_sched_max_rows(uint32_t prefill_chunk, uint32_t max_r
     return prefill_chunk + max_running;
 }
 
+/* Rows of logits of the largest step: one a job to choose a token from, and those of scored prompts. */
+static inline uint32_t kni_sched_max_logits(uint32_t max_running)
+{
+    return max_running + KNI_SCHED_SCORE_ROWS;
+}
+
 /* KN_E_NOMEM. */
 enum kn_status kni_sched_open(struct kni_sched **out, const struct kni_sched_opts *opts);
 /* Before the fetcher closes, with all jobs removed: waits until no worker writes into blocks of jobs that have ended. */
@@ -69,7 +78,8 @@ void kni_sched_drain(struct kni_sched *sched);
 /* All jobs must have been removed. Publishes that still run must have ended: drain, then close the fetcher first. */
 void kni_sched_close(struct kni_sched **sched);
 
-/* Queues an initialised job; its memory is borrowed until kni_sched_remove. KN_E_FULL when it could never fit the pool. */
+/* Queues an initialised job; its memory is borrowed until kni_sched_remove. KN_E_FULL when it could never fit the pool; KN_E_NOMEM
+ * when there is no memory for the rows of the first one that is scored. */
 enum kn_status kni_sched_submit(struct kni_sched *sched, struct kni_job *job);
 /* Ends a job now (reason CANCELLED) and gives its blocks back, those that a worker writes into as soon as it has
  * let go. Waits for nobody. Finished jobs stay. */

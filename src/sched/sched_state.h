@@ -20,7 +20,9 @@ struct kni_sched {
     struct kni_batch_entry *batch; /* [max_running], n_batch in use while a step is built */
     uint32_t n_batch;
     struct kni_run_item *items; /* [max_running] */
-    float *logits;              /* [max_running][n_vocab] */
+    float *logits;              /* [max_running][n_vocab] of jobs that are not being scored */
+    float *score_logits;        /* [KNI_SCHED_SCORE_ROWS][n_vocab] of those that are; NULL until the first one is submitted */
+    struct kni_run_row *rows;   /* [kni_sched_max_logits] as items have them, one after the other */
 
     struct kni_hold *holds;     /* of publishes that have not ended */
     struct kni_hold *leftovers; /* of fetches that have been given up while a worker wrote */

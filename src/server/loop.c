@@ -57,7 +57,6 @@ enum kn_status kni_loop_open(struct kni_loop **out, const struct kni_loop_opts *
     struct kn_engine_stats stats;
     kn_engine_get_stats(opts->engine, &stats);
     loop->max_load = opts->max_queue < UINT32_MAX - stats.max_running ? opts->max_queue + stats.max_running : UINT32_MAX;
-    loop->n_vocab = kn_model_info(opts->model)->n_vocab;
     loop->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&loop->lock, NULL);
     pthread_condattr_t attr;

@@ -7,9 +7,8 @@
  * A choice is one kn_request. All are submitted before the next step, so that the scheduler sees a shared prompt together; when one
  * is refused the others are taken back. A request is closed as soon as its DONE is out, which gives its blocks back.
  *
- * Log-probabilities are computed here, while the logits are still the engine's: log p(t) = x[t] - m - log sum exp(x - m), with the
- * maximum m taken out first, floats exponentiated and summed in double (a float sum of 50,000 terms loses three digits). The
- * likeliest n are kept in a small sorted list while the logits pass by: after the first few hundred almost none enters it.
+ * Log-probabilities come with the engine's events, computed by its steps: this thread only copies them. Those of the prompt are the
+ * first choice's alone.
  *
  * Latencies count from the call's begin_ns, when its HTTP request had arrived; the engine's own begin at submit, and the
  * difference is added.
@@ -103,7 +102,10 @@ static enum kn_status submit_choice(struct kni_loop *loop, struct kni_call *call
         .no_publish = call->no_publish,
         .kv_quality = call->kv_quality,
         .ignore_stop = call->ignore_stop,
-        .want_logits = call->want_logprobs,
+        .want_logprobs = call->want_logprobs,
+        .n_top_logprobs = call->n_top,
+        .score_prompt = call->score_prompt && i == 0,
+        .no_generate = call->max_tokens == 0,
         .salt = call->salt,
         .wait_ms = left_ms(call->wait_ms, call->begin_ns, call->submit_ns),
         .deadline_ms = left_ms(call->deadline_ms, call->begin_ns, call->submit_ns),
@@ -152,46 +154,31 @@ void kni_loop_attend(struct kni_loop *loop, struct kni_call *call)
         kni_loop_fan_out(loop, call);
 }
 
-/* Keeps top[0..n_kept) sorted, likeliest first; of equals the smaller id first. */
-static void keep_top(struct kni_call_top *top, uint32_t n_top, uint32_t *n_kept, int32_t token, float logit)
+/* logprob and the n_top likeliest of an event, which the engine has computed with its step. */
+static float copy_logprobs(const struct kn_event *ev, struct kni_call_top *top, uint32_t n_top)
 {
-    if (*n_kept == n_top && logit <= top[n_top - 1].logprob)
-        return;
-    uint32_t at = *n_kept < n_top ? (*n_kept)++ : n_top - 1;
-    for (; at && top[at - 1].logprob < logit; at--)
-        top[at] = top[at - 1];
-    top[at] = (struct kni_call_top){.token = token, .logprob = logit};
-}
-
-/* logits [n_vocab]; top [n_top]. */
-static float find_logprobs(const float *logits, uint32_t n_vocab, int32_t token, struct kni_call_top *top, uint32_t n_top)
-{
-    float max = logits[0];
-    for (uint32_t i = 1; i < n_vocab; i++)
-        max = logits[i] > max ? logits[i] : max;
-    double sum = 0;
-    for (uint32_t i = 0; i < n_vocab; i++)
-        sum += (double)expf(logits[i] - max);
-    const double norm = (double)max + log(sum);
-    uint32_t n_kept = 0;
-    for (uint32_t i = 0; i < n_vocab && n_top; i++)
-        keep_top(top, n_top, &n_kept, (int32_t)i, logits[i]);
     for (uint32_t i = 0; i < n_top; i++)
-        top[i] = i < n_kept ? (struct kni_call_top){top[i].token, (float)((double)top[i].logprob - norm)} : (struct kni_call_top){-1, -INFINITY};
-    return (float)((double)logits[token] - norm);
+        top[i] = i < ev->n_top ? (struct kni_call_top){.token = ev->top[i].token, .logprob = ev->top[i].logprob} : (struct kni_call_top){-1, -INFINITY};
+    return ev->logprob;
 }
 
-static void add_token(const struct kni_loop *loop, struct kni_call *call, struct kni_call_choice *c, const struct kn_event *ev)
+static void add_token(struct kni_call *call, struct kni_call_choice *c, const struct kn_event *ev)
 {
     uint32_t n = atomic_load_explicit(&c->n_events, memory_order_relaxed); /* nobody else writes it */
     assert(n < call->max_tokens);
     struct kni_call_event *out = &c->events[n];
     *out = (struct kni_call_event){.token = ev->token};
-    if (call->want_logprobs) {
-        assert(ev->logits); /* wanted, and read before the next step */
-        out->logprob = find_logprobs(ev->logits, loop->n_vocab, ev->token, call->n_top ? c->tops + (size_t)n * call->n_top : NULL, call->n_top);
-    }
+    if (call->want_logprobs)
+        out->logprob = copy_logprobs(ev, call->n_top ? c->tops + (size_t)n * call->n_top : NULL, call->n_top);
     atomic_store_explicit(&c->n_events, n + 1, memory_order_release); /* hands over the event to the connection's thread */
+}
+
+static void add_prompt_token(struct kni_call *call, const struct kn_event *ev)
+{
+    uint32_t n = atomic_load_explicit(&call->n_prompt_scored, memory_order_relaxed); /* nobody else writes it */
+    assert(n < call->n_tokens);
+    call->prompt_logprobs[n] = copy_logprobs(ev, call->n_top ? call->prompt_tops + (size_t)n * call->n_top : NULL, call->n_top);
+    atomic_store_explicit(&call->n_prompt_scored, n + 1, memory_order_release); /* hands over [n] to the connection's thread */
 }
 
 /* Time from arrival to the step in which the request first ran. */
@@ -219,7 +206,9 @@ bool kni_loop_fan_out(struct kni_loop *loop, struct kni_call *call)
         while (c->request && kn_request_next(c->request, &ev) == KN_OK) {
             changed = true;
             if (ev.kind == KN_EVENT_KIND_TOKEN)
-                add_token(loop, call, c, &ev);
+                add_token(call, c, &ev);
+            else if (ev.kind == KN_EVENT_KIND_PROMPT)
+                add_prompt_token(call, &ev);
             else
                 end_choice(loop, call, c, ev.reason, ev.status);
         }

@@ -11,7 +11,6 @@
 struct kni_loop {
     struct kni_loop_opts opts; /* constant, as the next four */
     uint32_t max_load;
-    uint32_t n_vocab;
     struct kni_ring *inbox; /* of struct kni_call; each holds a reference */
     int event_fd;           /* wakes the sleeping loop */
 

@@ -51,6 +51,20 @@ static int32_t kn_fake_next(uint64_t state)
     return (int32_t)(state % KN_FAKE_VOCAB);
 }
 
+/* Logits that name the next token, and what is made of them. The log-probability of any other is -1 - its number. */
+static void kn_fake_row(const struct kni_run_item *it, uint32_t i, int32_t next)
+{
+    struct kni_run_row *row = it->rows ? &it->rows[i] : NULL;
+    for (int32_t v = 0; v < KN_FAKE_VOCAB; v++)
+        it->logits[(size_t)i * KN_FAKE_VOCAB + (uint32_t)v] = v == next;
+    if (row && row->token < 0) /* to be chosen */
+        row->token = next;
+    if (row && row->want_logprob)
+        row->logprob = row->token == next ? 0.0f : -1.0f - (float)row->token;
+    for (uint32_t k = 0; row && k < row->n_top; k++)
+        row->top[k] = (struct kn_logprob){.token = k ? -1 : next};
+}
+
 enum kn_status kni_run_step(struct kni_run *run, const struct kni_run_item *items, uint32_t n_items)
 {
     uint32_t n_tokens = 0, n_logits = 0;
@@ -66,7 +80,7 @@ enum kn_status kni_run_step(struct kni_run *run, const struct kni_run_item *item
     for (uint32_t i = 0; i < n_items; i++) {
         const struct kni_run_item *it = &items[i];
         uint64_t state = 0, check;
-        assert(it->n_tokens && it->n_logits <= 1 && (it->first_pos + it->n_tokens - 1) / KNI_BLOCK_TOKENS < it->kv.n_blocks);
+        assert(it->n_tokens && it->n_logits <= it->n_tokens && (it->first_pos + it->n_tokens - 1) / KNI_BLOCK_TOKENS < it->kv.n_blocks);
         for (uint32_t j = 0; j < it->n_tokens; j++) {
             uint32_t pos = it->first_pos + j;
             if (pos) {
@@ -78,11 +92,8 @@ enum kn_status kni_run_step(struct kni_run *run, const struct kni_run_item *item
             check = ~state;
             memcpy(kni_kv_row(&it->kv, 0, 0, 0, pos), &state, 8);
             memcpy(kni_kv_row(&it->kv, 0, 1, 0, pos), &check, 8);
-        }
-        if (it->n_logits) {
-            for (uint32_t v = 0; v < KN_FAKE_VOCAB; v++)
-                it->logits[v] = 0;
-            it->logits[kn_fake_next(state)] = 1;
+            if (j + it->n_logits >= it->n_tokens)
+                kn_fake_row(it, j + it->n_logits - it->n_tokens, kn_fake_next(state));
         }
     }
     return KN_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Scoring against decoding on a tiny model: the logits that a request shows while it generates are those that scoring gives for
- * the same tokens. Bit for bit when the steps are the same; within rounding of K and V to 16 bits when they are not.
+ * the same tokens, and the log-probabilities of a prompt that is scored as a request. Bit for bit when the steps are the same; within rounding of K and V to 16 bits when they are not.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -248,11 +248,230 @@ static void test_no_memory(void **state)
     kn_engine_close(&e);
 }
 
+/* ---- prompts that are scored as requests */
+
+struct described {
+    float logprob[N_ALL];
+    struct kn_logprob top[N_ALL][3];
+};
+
+/* log p of every token given those before it, from kn_engine_score's rows and plain doubles. */
+static enum kn_status describe(void *user, uint64_t position, const float *logits)
+{
+    struct described *d = user;
+    double sum = 0, max = -1e30;
+    for (uint32_t i = 0; i < n_vocab; i++)
+        max = fmax(max, (double)logits[i]);
+    for (uint32_t i = 0; i < n_vocab; i++)
+        sum += exp((double)logits[i] - max);
+    if (position + 1 == N_ALL)
+        return KN_OK;
+    d->logprob[position + 1] = (float)((double)logits[tokens[position + 1]] - max - log(sum));
+    for (uint32_t k = 0; k < 3; k++) {
+        struct kn_logprob *best = &d->top[position + 1][k];
+        *best = (struct kn_logprob){-1, -INFINITY};
+        for (uint32_t i = 0; i < n_vocab; i++) {
+            float x = (float)((double)logits[i] - max - log(sum));
+            bool taken = false;
+            for (uint32_t j = 0; j < k; j++)
+                taken = taken || d->top[position + 1][j].token == (int32_t)i;
+            if (!taken && x > best->logprob)
+                *best = (struct kn_logprob){(int32_t)i, x};
+        }
+    }
+    return KN_OK;
+}
+
+static struct kn_request *submit(struct kn_engine *e, struct kn_request_opts o)
+{
+    struct kn_request *r;
+    struct kn_err err = {0};
+    o.size = sizeof o;
+    o.tokens = o.tokens ? o.tokens : tokens;
+    o.n_tokens = o.n_tokens ? o.n_tokens : N_ALL;
+    o.ignore_stop = true;
+    if (kn_request_submit(&r, e, &o, &err))
+        fail_msg("%s", err.text);
+    return r;
+}
+
+/* Runs a scored request to its end; its events are those of positions first on. Returns steps. */
+static uint32_t check_described(struct kn_engine *e, struct kn_request *r, uint32_t first, uint32_t n_top, uint32_t n_new, const struct described *want)
+{
+    struct kn_event ev;
+    uint32_t pos = first, n_steps = 0;
+    for (;;) {
+        enum kn_status s = kn_request_next(r, &ev);
+        if (s == KN_AGAIN) {
+            assert_int_equal(kn_engine_step(e), KN_OK);
+            n_steps++;
+            continue;
+        }
+        assert_int_equal(s, KN_OK);
+        if (ev.kind == KN_EVENT_KIND_DONE)
+            break;
+        assert_int_equal(ev.kind, pos < N_ALL ? KN_EVENT_KIND_PROMPT : KN_EVENT_KIND_TOKEN);
+        if (pos < N_ALL)
+            assert_int_equal(ev.token, tokens[pos]);
+        assert_int_equal(ev.n_top, pos ? n_top : 0);
+        if (!pos)
+            assert_true(isnan(ev.logprob));
+        else if (pos < N_ALL)
+            assert_float_equal(ev.logprob, want->logprob[pos], 0.02);
+        else
+            assert_true(ev.logprob <= 0 && (!n_top || ev.top[0].logprob >= ev.logprob));
+        for (uint32_t k = 0; pos && pos < N_ALL && k < n_top; k++) {
+            assert_float_equal(ev.top[k].logprob, want->top[pos][k].logprob, 0.02);
+            assert_true(!k || ev.top[k - 1].logprob >= ev.top[k].logprob);
+            if (fabsf(want->top[pos][k].logprob - want->logprob[pos]) < 1e-6f)
+                assert_true(ev.top[k].token == tokens[pos] || fabsf(ev.top[k].logprob - ev.logprob) < 0.02f);
+        }
+        pos++;
+    }
+    assert_int_equal(ev.reason, KN_STOP_REASON_LENGTH);
+    assert_int_equal(pos, N_ALL + n_new);
+    return n_steps;
+}
+
+/* A scored request has kn_engine_score's numbers: however prompts are cut into steps, whatever the cache holds, from wherever. */
+static void test_request_scores(void **state)
+{
+    (void)state;
+    static struct described want;
+    static const uint32_t chunks[] = {1, 7, 32, 50, 256}, firsts[] = {0, 1, 2, 16, 17, 40, N_ALL - 1};
+    struct kn_engine *e = engine_open((struct kn_engine_opts){0});
+    struct kn_score_opts so = {.size = sizeof so, .tokens = tokens, .n_tokens = N_ALL, .on_row = describe, .user = &want};
+    decode(e, NULL, N_NEW);
+    assert_int_equal(kn_engine_score(e, &so, NULL, NULL), KN_OK);
+    kn_engine_close(&e);
+    for (unsigned c = 0; c < 5; c++)
+        for (unsigned f = 0; f < 7; f++)
+            for (uint32_t n_new = 0; n_new <= 4; n_new += 4) {
+                const uint32_t first = firsts[f], n_top = f % 2 ? 3 : 0;
+                e = engine_open((struct kn_engine_opts){.prefill_chunk = chunks[c]});
+                struct kn_request *cold = submit(e, (struct kn_request_opts){.score_prompt = true, .score_first = first, .n_top_logprobs = n_top,
+                    .max_tokens = n_new, .no_generate = !n_new, .want_logprobs = true});
+                struct kn_request_stats s;
+                check_described(e, cold, first, n_top, n_new, &want);
+                kn_request_get_stats(cold, &s);
+                assert_int_equal(s.n_cached, 0);
+                assert_int_equal(s.n_generated, n_new);
+                assert_int_equal(s.n_done, N_ALL);
+                struct kn_request *warm = submit(e, (struct kn_request_opts){.score_prompt = true, .score_first = first, .n_top_logprobs = n_top,
+                    .max_tokens = n_new, .no_generate = !n_new, .want_logprobs = true});
+                check_described(e, warm, first, n_top, n_new, &want);
+                kn_request_get_stats(warm, &s);
+                assert_true(s.n_cached + 1 <= (first ? first : 1)); /* what has logits to give is computed */
+                assert_true(s.n_cached + 1 + KNI_BLOCK_TOKENS > first);
+                struct kn_event ev; /* events and their arrays wait */
+                assert_int_equal(kn_request_next(cold, &ev), KN_END);
+                kn_request_close(&cold);
+                kn_request_close(&warm);
+                assert_int_equal(kn_engine_check(e, NULL), KN_OK);
+                kn_engine_close(&e);
+            }
+}
+
+/* A prompt that is only computed: nothing is generated, and it is in the cache then. */
+static void test_no_generate(void **state)
+{
+    (void)state;
+    struct kn_engine *e = engine_open((struct kn_engine_opts){.prefill_chunk = 32});
+    struct kn_answer a;
+    struct kn_request *r = submit(e, (struct kn_request_opts){.no_generate = true});
+    kn_bed_run(e, &r, &a, 1, n_vocab);
+    assert_int_equal(a.reason, KN_STOP_REASON_LENGTH);
+    assert_int_equal(a.n, 0);
+    assert_int_equal(a.stats.n_done, N_ALL);
+    kn_request_close(&r);
+    r = submit(e, (struct kn_request_opts){.max_tokens = 2});
+    kn_bed_run(e, &r, &a, 1, n_vocab);
+    assert_int_equal(a.n, 2);
+    assert_int_equal(a.stats.n_cached, (N_ALL - 1) / KNI_BLOCK_TOKENS * KNI_BLOCK_TOKENS);
+    kn_request_close(&r);
+    kn_engine_close(&e);
+}
+
+/* Many are scored at once in a pool that is too small for them, beside requests that generate: rows are shared, jobs are thrown out and
+ * come back, nobody stands still, and all numbers are those of one that runs alone. */
+static void test_scores_share_steps(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    static struct described want;
+    const uint64_t block_bytes = kn_model_info(model)->kv_bytes_per_token * KNI_BLOCK_TOKENS;
+    struct kn_engine *e = engine_open((struct kn_engine_opts){.pool_bytes = 20 * block_bytes, .prefill_chunk = 64});
+    struct kn_score_opts so = {.size = sizeof so, .tokens = tokens, .n_tokens = N_ALL, .on_row = describe, .user = &want};
+    struct kn_request *r[N], *other;
+    struct kn_answer a = {0};
+    assert_int_equal(kn_engine_score(e, &so, NULL, NULL), KN_OK);
+    other = submit(e, (struct kn_request_opts){.n_tokens = 20, .max_tokens = 40});
+    while (a.n < 2) {
+        assert_int_equal(kn_engine_step(e), KN_OK);
+        kn_bed_drain(other, &a, n_vocab);
+    }
+    for (uint32_t i = 0; i < N; i++)
+        r[i] = submit(e, (struct kn_request_opts){.score_prompt = true, .n_top_logprobs = 2, .no_generate = i % 2, .max_tokens = 5});
+    for (uint32_t n = a.n; n < 40; n = a.n) { /* a token a step: scoring holds up nobody */
+        assert_int_equal(kn_engine_step(e), KN_OK);
+        kn_bed_drain(other, &a, n_vocab);
+        assert_int_equal(a.n, n + 1);
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        struct kn_event ev;
+        uint32_t pos = 0, n_new = 0;
+        for (enum kn_status s; (s = kn_request_next(r[i], &ev)) != KN_END;)
+            if (s == KN_AGAIN)
+                assert_int_equal(kn_engine_step(e), KN_OK);
+            else if (ev.kind == KN_EVENT_KIND_PROMPT) {
+                assert_int_equal(ev.token, tokens[pos]);
+                if (pos)
+                    assert_float_equal(ev.logprob, want.logprob[pos], 0.02);
+                pos++;
+            } else {
+                n_new += ev.kind == KN_EVENT_KIND_TOKEN;
+                assert_true(isnan(ev.logprob) && !ev.n_top); /* not wanted */
+            }
+        assert_int_equal(pos, N_ALL);
+        assert_int_equal(n_new, i % 2 ? 0 : 5);
+        kn_request_close(&r[i]);
+    }
+    kn_request_close(&other);
+    assert_int_equal(kn_engine_check(e, NULL), KN_OK);
+    kn_engine_close(&e);
+}
+
+static void test_bad_request_options(void **state)
+{
+    (void)state;
+    struct kn_engine *e = engine_open((struct kn_engine_opts){0});
+    const struct { struct kn_request_opts o; const char *text; } bad[] = {
+        {{.n_top_logprobs = 21}, "n_top_logprobs is 21"},
+        {{.score_prompt = true, .score_first = 5}, "score_first is 5"},
+        {{.score_first = 1}, "score_first is 1"},
+    };
+    for (unsigned i = 0; i < 3; i++) {
+        struct kn_request *r;
+        struct kn_request_opts o = bad[i].o;
+        struct kn_err err = {0};
+        o.size = sizeof o;
+        o.tokens = tokens;
+        o.n_tokens = 5;
+        assert_int_equal(kn_request_submit(&r, e, &o, &err), KN_E_ARG);
+        assert_null(r);
+        if (!strstr(err.text, bad[i].text))
+            fail_msg("\"%s\" does not say \"%s\"", err.text, bad[i].text);
+    }
+    kn_engine_close(&e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_steps_same_bits), cmocka_unit_test(test_other_steps), cmocka_unit_test(test_first_and_stop),
         cmocka_unit_test(test_bad_options),          cmocka_unit_test(test_full_pool),   cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_request_scores),       cmocka_unit_test(test_no_generate), cmocka_unit_test(test_scores_share_steps),
+        cmocka_unit_test(test_bad_request_options),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -34,13 +34,11 @@ struct bed {
 
 static int32_t stop_token = -1;
 
-static inline enum kn_stop_reason pick(void *user, struct kni_job *job, const float *logits, int32_t *token)
+static inline enum kn_stop_reason take(void *user, struct kni_job *job, int32_t token)
 {
     (void)user;
     (void)job;
-    for (*token = 0; logits[*token] == 0; ++*token)
-        ;
-    return *token == stop_token ? KN_STOP_REASON_STOP : KN_STOP_REASON_NONE;
+    return token == stop_token ? KN_STOP_REASON_STOP : KN_STOP_REASON_NONE;
 }
 
 /* opts: how fetches are scheduled; the rest is filled in. */
@@ -49,7 +47,7 @@ static inline void bed_open_opts(struct bed *b, uint32_t n_blocks, uint32_t pref
 {
     struct kni_pool_opts po = {.layout = kn_fake_layout, .n_blocks = n_blocks, .no_prefix_index = no_index};
     assert_int_equal(kni_pool_open(&b->pool, &po, NULL), KN_OK);
-    struct kni_run_opts ro = {.max_tokens = kni_sched_max_rows(prefill_chunk, max_running), .max_logits = max_running};
+    struct kni_run_opts ro = {.max_tokens = kni_sched_max_rows(prefill_chunk, max_running), .max_logits = kni_sched_max_logits(max_running)};
     kni_run_open(&b->run, &ro, NULL);
     b->fetcher = f;
     so.pool = b->pool;
@@ -59,7 +57,7 @@ static inline void bed_open_opts(struct bed *b, uint32_t n_blocks, uint32_t pref
     so.chunk_tokens = CHUNK;
     so.max_running = max_running;
     so.n_vocab = KN_FAKE_VOCAB;
-    so.pick = pick;
+    so.take = take;
     if (!so.fetch_quality)
         so.fetch_quality = KN_KV_QUALITY_EXACT;
     assert_int_equal(kni_sched_open(&b->sched, &so), KN_OK);

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "model/sampler.h"
+#include "run/sampler.h"
 
 static struct kni_sampler start(struct kn_sampler_opts o, uint32_t n_vocab)
 {

@@ -4,7 +4,7 @@
  * library qsort: it may allocate), and everything after works on the ordered head. Weights are doubles relative to the best
  * logit, so that nothing overflows.
  */
-#include "model/sampler.h"
+#include "run/sampler.h"
 
 #include <math.h>
 

@@ -14,8 +14,8 @@
  *
  * Memory is asked for at init only. One owner thread.
  */
-#ifndef KNI_MODEL_SAMPLER_H
-#define KNI_MODEL_SAMPLER_H
+#ifndef KNI_RUN_SAMPLER_H
+#define KNI_RUN_SAMPLER_H
 
 #include "kinema/engine.h"
 
