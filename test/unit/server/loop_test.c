@@ -371,6 +371,14 @@ static void test_full_inbox(void **state)
     assert_int_equal(kni_loop_submit(b.loop, call), KN_OK);
     kn_loop_bed_wait_events(call, 1);
     pthread_mutex_lock(&b.loop->lock);
+    for (bool held = false; !held && n < N / 2; n++) { /* until it stands at its next snapshot: a call is not taken for 300 ms */
+        calls[n] = kn_loop_bed_call(1, n, 1, 1, 0);
+        assert_int_equal(kni_loop_submit(b.loop, calls[n]), KN_OK);
+        for (uint32_t waits = 0; waits < 30 && atomic_load(&calls[n]->state) == KNI_CALL_STATE_QUEUED; waits++) {
+            held = waits == 29;
+            usleep(10000);
+        }
+    }
     for (uint32_t n_full = 0; n < N && n_full < 30;) { /* full for 300 ms: nobody takes anything out */
         calls[n] = kn_loop_bed_call(1, n, 1, 1, 0);
         if (kni_loop_submit(b.loop, calls[n]) == KN_OK) {
