@@ -98,7 +98,7 @@ static char *render(struct kni_params_reader *r, const struct kn_chat_message *m
 /* The text of a message's content into *out (kni_alloc'ed). */
 static bool take_content(struct kni_params_reader *r, size_t index, const char *role, const json_t *v, char **out)
 {
-    char param[64];
+    char param[96];
     struct kni_buf text = {0};
     size_t n = json_array_size(v);
     snprintf(param, sizeof param, "messages[%zu].content", index);
@@ -114,11 +114,13 @@ static bool take_content(struct kni_params_reader *r, size_t index, const char *
         const json_t *part = json_array_get(v, i), *type = json_object_get(part, "type"), *words = json_object_get(part, "text");
         if (json_is_string(type) && strcmp(json_string_value(type), "text")) {
             kni_buf_fini(&text);
+            snprintf(param, sizeof param, "messages[%zu].content[%zu].type", index, i);
             return kni_params_fail(r, KN_E_UNSUPPORTED, "unsupported_content", param, "part %zu of message %zu is of type \"%.60s\": this server takes "
                                    "\"text\" only", i, index, json_string_value(type));
         }
         if (!json_is_string(type) || !json_is_string(words)) {
             kni_buf_fini(&text);
+            snprintf(param, sizeof param, "messages[%zu].content[%zu]", index, i);
             return kni_params_fail(r, KN_E_FORMAT, NULL, param, "part %zu of message %zu must be {\"type\": \"text\", \"text\": STRING}", i, index);
         }
         if (i)

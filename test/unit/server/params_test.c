@@ -319,9 +319,9 @@ static void messages(void **state)
         {"[{\"role\":\"user\"}]", KN_E_FORMAT, "messages[0].content", "no content"},
         {"[{\"role\":\"user\",\"content\":null}]", KN_E_FORMAT, "messages[0].content", "no content"},
         {"[{\"role\":\"user\",\"content\":7}]", KN_E_FORMAT, "messages[0].content", "an integer"},
-        {"[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]", KN_E_UNSUPPORTED, "messages[0].content", "\"image_url\""},
-        {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", KN_E_FORMAT, "messages[0].content", "must be"},
-        {"[{\"role\":\"user\",\"content\":[\"x\"]}]", KN_E_FORMAT, "messages[0].content", "must be"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]", KN_E_UNSUPPORTED, "messages[0].content[0].type", "\"image_url\""},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", KN_E_FORMAT, "messages[0].content[0]", "must be"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},\"x\"]}]", KN_E_FORMAT, "messages[0].content[1]", "must be"},
         {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", KN_E_UNSUPPORTED, "messages[0].tool_calls", "tool_calls"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
