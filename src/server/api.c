@@ -300,10 +300,6 @@ static void generate(struct kni_api *api, bool chat, const struct kni_http_reque
         kni_watch_answer(reply, s, &watch, &error);
         goto done;
     }
-    if (api->scores_no_prompts && ((x->params.echo && x->params.logprobs) || x->params.no_answer)) {
-        kni_http_error(reply, 400, "echo", "unsupported_parameter", "echo with logprobs or without an answer is not supported by this engine: leave it away");
-        goto done;
-    }
     s = open_calls(x, request);
     if (s != KN_OK) {
         answer_status(reply, s);

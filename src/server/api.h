@@ -16,7 +16,6 @@ struct kni_api {
     struct kni_params_limits limits;
     uint32_t wait_timeout_ms, request_timeout_ms;
     uint64_t created_s;        /* for /v1/models */
-    bool scores_no_prompts;    /* the engine cannot: it is refused */
     uint32_t keep_alive_ms;    /* a stream that is quiet for so long gets a comment; 0: 15000 */
 };
 

@@ -262,11 +262,12 @@ static bool take_prompt(struct kni_params_reader *r, bool echo, const json_t *v,
     return out->text || kni_params_fail_memory(r);
 }
 
-static bool check_length(struct kni_params_reader *r, const char *param, const struct kni_params_prompt *prompt)
+/* room: tokens of the context that the answer needs at least. */
+static bool check_length(struct kni_params_reader *r, const char *param, const struct kni_params_prompt *prompt, uint32_t room)
 {
     if (!prompt->n_tokens)
         return kni_params_fail(r, KN_E_ARG, NULL, param, "the prompt is empty: give it some text");
-    return prompt->n_tokens < r->limits->n_ctx || kni_params_fail_context(r, param, prompt->n_tokens);
+    return prompt->n_tokens <= r->limits->n_ctx - room || kni_params_fail_context(r, param, prompt->n_tokens);
 }
 
 /* "prompt": a string, ids, or an array of either. */
@@ -295,7 +296,7 @@ static bool take_prompts(struct kni_params_reader *r, struct kni_params *out)
             return kni_params_fail(r, KN_E_FORMAT, NULL, "prompt", "entry %zu of prompt is %s: all must be strings or arrays of token ids", i,
                                    kni_params_type(one));
         out->n_prompts++;
-        if (!take_prompt(r, out->echo, one, &out->prompts[i]) || !check_length(r, "prompt", &out->prompts[i]))
+        if (!take_prompt(r, out->echo, one, &out->prompts[i]) || !check_length(r, "prompt", &out->prompts[i], out->no_answer ? 0 : 1))
             return false;
     }
     return true;
@@ -323,7 +324,7 @@ bool kni_params_prompts(struct kni_params_reader *r, struct kni_params *out, uin
             return kni_params_fail_memory(r);
         out->n_prompts = 1;
         bool echo = false; /* not out->echo: no log-probabilities of the prompt go with it */
-        if (!kni_params_bool(r, "echo", &echo) || !kni_params_messages(r, echo, out->prompts) || !check_length(r, "messages", out->prompts))
+        if (!kni_params_bool(r, "echo", &echo) || !kni_params_messages(r, echo, out->prompts) || !check_length(r, "messages", out->prompts, 1))
             return false;
     } else if (!take_prompts(r, out)) {
         return false;

@@ -188,8 +188,7 @@ static enum kn_status open_parts(struct kn_server *s, struct kn_err *err)
                               .limits = {.n_ctx = limit_context(s), .max_choices = s->opts.max_choices, .model_name = s->model_name},
                               .wait_timeout_ms = s->opts.wait_timeout_ms,
                               .request_timeout_ms = s->opts.request_timeout_ms,
-                              .created_s = kni_wall_s(),
-                              .scores_no_prompts = true};
+                              .created_s = kni_wall_s()};
     struct kni_http_opts ho = {.server = &s->opts, .routes = routes, .n_routes = sizeof routes / sizeof *routes, .user = &s->api,
                                .metrics = &s->metrics};
     return kni_http_open(&s->http, &ho, err);

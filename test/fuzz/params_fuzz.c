@@ -36,7 +36,7 @@ static void check_params(const struct kni_params *p)
     need(p->n_prompts >= 1 && p->n_prompts <= KNI_PARAMS_MAX_PROMPTS && p->n >= 1 && p->n <= limits.max_choices && p->n_top <= KNI_CALL_MAX_TOP);
     for (uint32_t i = 0; i < p->n_prompts; i++) {
         check_prompt(&p->prompts[i]);
-        need(p->prompts[i].n_tokens >= 1 && p->prompts[i].n_tokens < limits.n_ctx);
+        need(p->prompts[i].n_tokens >= 1 && p->prompts[i].n_tokens + !p->no_answer <= limits.n_ctx);
         shortest = p->prompts[i].n_tokens < shortest ? p->prompts[i].n_tokens : shortest;
     }
     need((p->max_tokens >= 1) != p->no_answer && shortest + p->max_tokens <= limits.n_ctx);

@@ -10,6 +10,7 @@ import sys
 
 for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
     os.environ[name] = "1"
+os.environ["TQDM_DISABLE"] = "1"
 os.environ["HF_HOME"] = os.path.join(os.environ["KN_WORK"], "hf")
 
 import lm_eval  # noqa: E402
@@ -20,7 +21,7 @@ from serve_bed import Server, run  # noqa: E402
 
 QUESTIONS, SCORE_LINES = sys.argv[2:4]
 N_CTX = 2048
-WINDOW = 24  # tokens of a rolling window, so that texts need several
+WINDOW = 16  # tokens of a rolling window, so that texts need several
 server = Server("-c", str(N_CTX))
 MODEL = server.get("/v1/models").json["data"][0]["id"]
 DATA = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": QUESTIONS}}, "test_split": "test", "metadata": {"version": 1}}

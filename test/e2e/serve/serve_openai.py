@@ -257,6 +257,59 @@ def check_words():
         assert a.status == 400 and e["param"] == param and text in e["message"] and "JSON_" not in e["message"], (body, e)
 
 
+def check_echo():
+    """OpenAI's older lists: the prompt's tokens first, the first of them without a probability; streams say the same piece by piece."""
+    def ask(prompt, **fields):
+        return client.completions.create(**{"model": MODEL, "prompt": prompt, "max_tokens": 4, "temperature": 0, "echo": True, "logprobs": 2, **fields})
+    prompt = "One, two, three, äö,"
+    ids = server.post("/tokenize", {"prompt": prompt}).json["tokens"]
+    a = ask(prompt).choices[0]
+    p = a.logprobs
+    n = len(ids)
+    assert a.text.startswith(prompt) and len(p.tokens) == len(p.token_logprobs) == len(p.top_logprobs) == len(p.text_offset) > n, a
+    assert p.token_logprobs[0] is None and p.top_logprobs[0] is None, p
+    assert all(x is not None and x <= 0 for x in p.token_logprobs[1:]) and all(len(t) in (2, 3) for t in p.top_logprobs[1:]), p
+    assert p.text_offset[0] == 0 and p.text_offset == sorted(p.text_offset) and p.text_offset[n] == len(prompt), p
+    for token, at in zip(p.tokens, p.text_offset):
+        assert token.startswith("bytes:") or a.text[at:at + len(token)] == token, (token, at, a.text)
+
+    def close(x, y):
+        assert len(x) == len(y) and all(u == v or abs(u - v) < 1e-3 for u, v in zip(x, y)), (x, y)
+    alone = ask(prompt, max_tokens=0).choices[0]
+    assert alone.text == prompt and len(alone.logprobs.tokens) == n and alone.finish_reason == "length", alone
+    close(alone.logprobs.token_logprobs, p.token_logprobs[:n])
+    quiet = ask(prompt, max_tokens=0, logprobs=None).choices[0]
+    assert quiet.text == prompt and quiet.logprobs is None, quiet
+    close(ask(ids).choices[0].logprobs.token_logprobs, p.token_logprobs)
+    zero = ask(prompt, logprobs=0).choices[0].logprobs
+    assert not zero.top_logprobs and len(zero.token_logprobs) == len(p.tokens), zero
+    several = ask([prompt, "The sea is", "Once upon a time there was"], n=2, seed=4, temperature=1, max_tokens=5)
+    assert len(several.choices) == 6 and several.usage.prompt_tokens > 2 * n / 2, several.usage
+    for c in several.choices:
+        assert c.logprobs.token_logprobs[0] is None and None not in c.logprobs.token_logprobs[1:], c
+    for c in several.choices[:2]:
+        close(c.logprobs.token_logprobs[:n], p.token_logprobs[:n])
+    for fields in ({"n": 2}, {"max_tokens": 0}, {"stop": p.tokens[n + 1]}):
+        whole = ask(prompt, **fields)
+        texts, values, offsets = {}, {}, {}
+        for chunk in ask(prompt, stream=True, **fields):
+            for c in chunk.choices:
+                if c.index not in texts:
+                    assert c.text == prompt and len(c.logprobs.tokens) == n, c
+                texts[c.index] = texts.get(c.index, "") + c.text
+                if c.logprobs:
+                    values.setdefault(c.index, []).extend(c.logprobs.token_logprobs)
+                    offsets.setdefault(c.index, []).extend(c.logprobs.text_offset)
+        for c in whole.choices:
+            assert texts[c.index] == c.text and offsets[c.index] == c.logprobs.text_offset, (c, texts, offsets)
+            close(values[c.index], c.logprobs.token_logprobs)
+    full = (ids * 2048)[:2048]
+    assert server.post("/v1/completions", {"prompt": full, "max_tokens": 1, "echo": True}).status == 400
+    assert server.post("/v1/completions", {"prompt": "x", "max_tokens": 0}).json["error"]["param"] == "max_tokens"
+    a = server.post("/v1/completions", {"prompt": [full] * 64, "max_tokens": 0, "echo": True, "logprobs": 20, "n": 1})
+    assert a.status == 400 and a.json["error"]["param"] == "prompt" and "at once" in a.json["error"]["message"], a
+
+
 def check_detokenize():
     ids = server.post("/tokenize", {"content": "Grüße, 日本!<|im_end|>"}).json["tokens"]
     a = server.post("/detokenize", {"tokens": ids}).json

@@ -397,6 +397,11 @@ static void prompts(void **state)
         memcpy(ids + m, ",7", 2);
     snprintf(ids + m, 8, "]}");
     refuse(false, ids, KN_E_CONTEXT, "prompt", "128 tokens");
+    snprintf(ids + m, 40, "],\"echo\":true,\"max_tokens\":0}"); /* without an answer it fits */
+    take(&p, false, ids);
+    assert_int_equal(p.max_tokens, 0);
+    assert_true(p.no_answer && p.echo);
+    kni_params_fini(&p);
     snprintf(ids + m - 2, 8, "]}"); /* one fewer: room for one token */
     take(&p, false, ids);
     assert_int_equal(p.max_tokens, 1);
