@@ -7,7 +7,7 @@
  *                                                       `- 503, Retry-After  `- refused: 400, 503
  *
  * Nothing is answered before the engine has accepted all calls, so that what it refuses gets a proper status. A client that goes away
- * cancels its calls. Thread: the connection's. Failure: an error object; whatever was submitted is cancelled.
+ * cancels its calls; one that only says that it has said all gets its answer (peer.h). Thread: the connection's. Failure: an error object; whatever was submitted is cancelled.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -122,15 +122,16 @@ static enum kn_status open_calls(struct kni_exchange *x, const struct kni_http_r
 bool kni_exchange_wait(struct kni_exchange *x, uint32_t timeout_ms)
 {
     struct pollfd fds[KNI_PARAMS_MAX_PROMPTS];
+    timeout_ms = kni_peer_wait_ms(x->peer, timeout_ms);
     if (x->n_calls == 1)
-        return kni_call_wait(x->calls[0], x->socket, timeout_ms);
+        return kni_call_wait(x->calls[0], x->peer, timeout_ms);
     for (uint32_t i = 0; i < x->n_calls; i++)
         fds[i] = (struct pollfd){.fd = x->calls[i]->event_fd, .events = POLLIN};
     int n = poll(fds, x->n_calls, (int)(timeout_ms < POLL_MS ? timeout_ms : POLL_MS)); /* the client is looked for now and then */
     bool here = true;
     for (uint32_t i = 0; i < x->n_calls; i++) /* not waiting: takes the signal, and looks for the client; of one at least */
         if (i == 0 || (n > 0 && fds[i].revents))
-            here = kni_call_wait(x->calls[i], x->socket, 0) && here;
+            here = kni_call_wait(x->calls[i], x->peer, 0) && here;
     return here;
 }
 
@@ -199,7 +200,7 @@ static bool submit(struct kni_exchange *x, struct kni_http_reply *reply)
         struct kni_call *call = x->calls[i];
         int state;
         while ((state = atomic_load_explicit(&call->state, memory_order_acquire)) == KNI_CALL_STATE_QUEUED) /* pairs with the engine's release */
-            if (!kni_call_wait(call, x->socket, POLL_MS)) {
+            if (!kni_call_wait(call, x->peer, POLL_MS)) {
                 answer_gone(reply);
                 return false;
             }
@@ -244,6 +245,8 @@ static void collect(struct kni_exchange *x, struct kni_http_reply *reply)
             return;
         if (done)
             break;
+        if (kni_peer_due(x->peer))
+            kni_peer_send_ahead(x->peer);
         if (!kni_exchange_wait(x, POLL_MS)) {
             answer_gone(reply);
             return;
@@ -260,14 +263,17 @@ static void collect(struct kni_exchange *x, struct kni_http_reply *reply)
 static bool is_given_up(void *user)
 {
     struct kni_watch *w = user;
-    w->gone = kni_call_peer_is_gone(w->socket);
+    w->gone = !kni_peer_is_here(w->peer);
+    if (!w->gone && kni_peer_due(w->peer))
+        kni_peer_send_ahead(w->peer);
     return w->gone || (w->api->loop && kni_loop_n_stops(w->api->loop));
 }
 
 struct kni_params_limits kni_watch_begin(struct kni_watch *watch, const struct kni_api *api, const struct kni_http_request *request)
 {
     struct kni_params_limits limits = api->limits;
-    *watch = (struct kni_watch){.api = api, .socket = request->socket};
+    *watch = (struct kni_watch){.api = api, .peer = request->peer ? request->peer : &watch->own_peer};
+    kni_peer_init(&watch->own_peer, request->socket);
     limits.stop = is_given_up;
     limits.stop_user = watch;
     return limits;
@@ -292,7 +298,8 @@ static void generate(struct kni_api *api, bool chat, const struct kni_http_reque
         return;
     }
     x->api = api;
-    x->socket = request->socket;
+    kni_peer_init(&x->own_peer, request->socket);
+    x->peer = request->peer ? request->peer : &x->own_peer;
     struct kni_watch watch;
     const struct kni_params_limits limits = kni_watch_begin(&watch, api, request);
     enum kn_status s = kni_params_parse(&x->params, chat, api->model, &limits, request->body, request->n_body, &error);

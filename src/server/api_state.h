@@ -40,7 +40,8 @@ struct kni_out {
 struct kni_exchange {
     struct kni_api *api;
     struct kni_params params;
-    int socket;
+    struct kni_peer *peer; /* the connection's, or own_peer */
+    struct kni_peer own_peer; /* of a socket without connection: tests */
     struct kni_call **calls; /* [n_calls] */
     uint32_t n_calls, n_outs;
     uint32_t n_submitted;    /* calls that the loop knows */
@@ -79,7 +80,7 @@ void kni_api_answer_body(struct kni_http_reply *reply, struct kni_buf *body);
 void kni_api_answer_error(struct kni_http_reply *reply, const struct kni_params_error *error);
 
 /* Whether somebody still wants what a body is turned into: the client is there, and the server does not drain. Asked while that goes on. */
-struct kni_watch { const struct kni_api *api; int socket; bool gone; };
+struct kni_watch { const struct kni_api *api; struct kni_peer *peer, own_peer; bool gone; };
 
 /* The API's limits, with the watch as their stop: valid as long as the watch. */
 struct kni_params_limits kni_watch_begin(struct kni_watch *watch, const struct kni_api *api, const struct kni_http_request *request);

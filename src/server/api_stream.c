@@ -4,7 +4,8 @@
  *
  *     read: text left? -> give it.  over? -> end.  else take tokens of every choice -> chunks;  nothing? -> wait
  *
- * While nothing comes, a comment goes out every keep_alive_ms, so that proxies keep the line; clients skip comments. A stop string ends
+ * While nothing comes, a comment goes out every keep_alive_ms, so that proxies keep the line, and sooner where it is to show whether a
+ * client that has said all still reads (peer.h); clients skip comments. A stop string ends
  * its choice in the engine at once; its last chunk does not wait for that, but the stream's end does (usage is known then).
  * Thread: the connection's. Failure: a choice that fails becomes an error event and ends the stream; a client that has gone cancels.
  */
@@ -75,7 +76,7 @@ static ssize_t read_events(void *user, char *bytes, size_t room)
             continue;
         const uint64_t quiet_ms = (kni_now_ns() - x->quiet_ns) / 1000000u;
         const uint32_t keep_alive_ms = x->api->keep_alive_ms ? x->api->keep_alive_ms : KEEP_ALIVE_MS;
-        if (quiet_ms >= keep_alive_ms)
+        if (quiet_ms >= keep_alive_ms || kni_peer_due(x->peer))
             kni_buf_text(&x->text, ": waiting\n\n");
         else if (!kni_exchange_wait(x, keep_alive_ms - (uint32_t)quiet_ms))
             return -2;

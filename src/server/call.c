@@ -125,23 +125,17 @@ static void drain(const struct kni_call *call)
         ;
 }
 
-bool kni_call_peer_is_gone(int socket)
+bool kni_call_wait(struct kni_call *call, struct kni_peer *peer, uint32_t timeout_ms)
 {
-    struct pollfd fd = {.fd = socket, .events = POLLRDHUP};
-    return socket >= 0 && poll(&fd, 1, 0) > 0 && fd.revents & (POLLRDHUP | POLLERR | POLLHUP | POLLNVAL);
-}
-
-bool kni_call_wait(struct kni_call *call, int socket, uint32_t timeout_ms)
-{
-    struct pollfd fds[2] = {{.fd = call->event_fd, .events = POLLIN}, {.fd = socket, .events = POLLRDHUP}}; /* ERR and HUP come unasked */
+    struct pollfd fds[2] = {{.fd = call->event_fd, .events = POLLIN}, kni_peer_pollfd(peer)};
     const uint64_t end_ns = kni_now_ns() + (uint64_t)timeout_ms * 1000000u;
     for (;;) {
         uint64_t now = kni_now_ns(), left_ms = now < end_ns ? (end_ns - now + 999999u) / 1000000u : 0;
-        int n = poll(fds, socket < 0 ? 1 : 2, left_ms > INT32_MAX ? INT32_MAX : (int)left_ms);
+        int n = poll(fds, 2, left_ms > INT32_MAX ? INT32_MAX : (int)left_ms);
         if (n < 0 && errno == EINTR)
             continue;
         if (n > 0 && fds[0].revents)
             drain(call);
-        return !(n > 0 && fds[1].revents & (POLLRDHUP | POLLERR | POLLHUP | POLLNVAL));
+        return n <= 0 || !fds[1].revents || kni_peer_take(peer, fds[1].revents);
     }
 }

@@ -21,6 +21,7 @@
 #include <stdatomic.h>
 
 #include "kinema/engine.h"
+#include "server/peer.h"
 
 #define KNI_CALL_MAX_TOP 20u
 
@@ -101,10 +102,8 @@ void kni_call_ref(struct kni_call *call);
 void kni_call_unref(struct kni_call *call);
 /* Makes event_fd readable. Any thread. */
 void kni_call_signal(struct kni_call *call);
-/* Whether the peer on a socket (-1: none) has gone. */
-bool kni_call_peer_is_gone(int socket);
-/* Waits until the call has changed since the last wait, or the peer on socket (-1: none) has gone, or timeout_ms. Connection's
- * thread. False: the peer has gone. */
-bool kni_call_wait(struct kni_call *call, int socket, uint32_t timeout_ms);
+/* Waits until the call has changed since the last wait, or the peer (NULL: nobody is watched) has said all or gone, or timeout_ms.
+ * Connection's thread. False: the peer has gone. */
+bool kni_call_wait(struct kni_call *call, struct kni_peer *peer, uint32_t timeout_ms);
 
 #endif

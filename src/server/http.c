@@ -84,6 +84,7 @@ static void begin_conn(struct kni_http *http, struct MHD_Connection *connection,
         atomic_fetch_add_explicit(&http->metrics->refused_connections, 1, memory_order_relaxed); /* a counter alone */
     atomic_fetch_add_explicit(&http->metrics->n_connections, 1, memory_order_relaxed); /* a gauge alone */
     watch_peer(info->connect_fd, http->send_ms);
+    kni_peer_init(&conn->peer, info->connect_fd);
     kni_guard_add(http->guard, &conn->guard, info->connect_fd);
 }
 

@@ -17,6 +17,7 @@
 
 #include "kinema/server.h"
 #include "server/metrics.h"
+#include "server/peer.h"
 
 /* Who asks. Constant after open. */
 struct kni_tenant {
@@ -30,7 +31,8 @@ struct kni_http_request {
     const char *body; /* NUL-terminated, never NULL */
     size_t n_body;
     const struct kni_tenant *tenant;
-    int socket;        /* to notice that the client has gone; -1 in tests */
+    int socket;        /* the client's; -1 in tests */
+    struct kni_peer *peer; /* to notice that it has gone; the connection's thread only; NULL in tests */
     uint64_t begin_ns; /* when its last byte had arrived */
 };
 

@@ -9,16 +9,23 @@
  * the client has gone, when the server closes, or when the answer could not be queued. Large bodies go out by pieces so that the
  * guard sees progress; each pulled piece leaves at once, since libmicrohttpd pushes chunks with TCP_NODELAY.
  *
+ * A client that had said all may have been sent the first bytes of its answer while that was made (peer.h): libmicrohttpd knows nothing of
+ * them, so what is left is written here, and the connection closed.
+ *
  * Web pages of other origins may read answers only where the operator allows theirs: a server without keys on somebody's own machine
  * must not answer whatever page that somebody's browser shows. No page may frame the dashboard.
  */
+#include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/buf.h"
+#include "base/clock.h"
 #include "server/http_state.h"
 
 #define PIECE_BYTES 65536u
@@ -160,6 +167,85 @@ void kni_http_answer_raw(struct kni_http_conn *conn, enum kni_route route, struc
     }
     kni_http_count(conn->http, route, reply->status);
     kni_http_reply_drop(&answer->reply);
+}
+
+/* ---- an answer whose first bytes are out */
+
+static enum MHD_Result add_line(void *user, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    (void)kind;
+    kni_buf_format(user, "%s: %s\r\n", name, value);
+    return MHD_YES;
+}
+
+/* The head as libmicrohttpd would write it. */
+static void write_head(struct kni_buf *head, const struct kni_http *http, const struct kni_http_answer *answer)
+{
+    char date[64] = "";
+    const time_t now = (time_t)kni_wall_s();
+    struct tm utc;
+    if (!gmtime_r(&now, &utc) || !strftime(date, sizeof date, "Date: %a, %d %b %Y %H:%M:%S GMT\r\n", &utc)) /* the program keeps the C locale */
+        date[0] = 0;
+    struct MHD_Response *response = MHD_create_response_from_buffer(0, (void *)(uintptr_t)"", MHD_RESPMEM_PERSISTENT);
+    if (response)
+        add_headers(response, http, answer);
+    kni_buf_format(head, KNI_PEER_AHEAD "%u %s\r\n%s", answer->reply.status, MHD_get_reason_phrase_for(answer->reply.status), date);
+    if (!answer->reply.read) /* else to the connection's end */
+        kni_buf_format(head, "Content-Length: %zu\r\n", answer->reply.n_body);
+    if (response) {
+        MHD_get_response_headers(response, add_line, head);
+        MHD_destroy_response(response);
+    }
+    kni_buf_text(head, "\r\n");
+}
+
+/* Blocks until all is out, or the client gone, or the guard has cut it: each piece that leaves is progress. */
+static bool send_all(struct kni_http_conn *conn, const char *bytes, size_t n)
+{
+    while (n) {
+        struct pollfd fd = {.fd = conn->guard.fd, .events = POLLOUT};
+        ssize_t k = send(fd.fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (k > 0) {
+            kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_SEND);
+            bytes += k;
+            n -= (size_t)k;
+        } else if (!k || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+            return false;
+        } else {
+            poll(&fd, 1, -1); /* a cut is a shutdown, which wakes it */
+        }
+    }
+    return true;
+}
+
+/* The pieces of a pulled answer. False: not to its end. */
+static bool send_pulled(struct kni_http_conn *conn, struct kni_http_reply *reply)
+{
+    char bytes[8192];
+    ssize_t n;
+    do {
+        kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_HANDLER);
+        n = reply->read(reply->user, bytes, sizeof bytes);
+        kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_SEND);
+    } while (n > 0 && send_all(conn, bytes, (size_t)n));
+    return n == -1;
+}
+
+void kni_http_answer_rest(struct kni_http_conn *conn, enum kni_route route, struct kni_http_answer *answer)
+{
+    struct kni_http_reply *reply = &answer->reply;
+    struct kni_buf head = {0};
+    answer->last = true;
+    if (!reply->status)
+        reply->status = MHD_HTTP_OK;
+    write_head(&head, conn->http, answer);
+    kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_SEND);
+    if (!head.failed)
+        conn->early = send_all(conn, head.data + conn->peer.n_ahead, head.n - conn->peer.n_ahead) &&
+                      (reply->read ? send_pulled(conn, reply) : send_all(conn, reply->body, reply->n_body));
+    kni_http_count(conn->http, route, reply->status);
+    kni_buf_fini(&head);
+    kni_http_reply_drop(reply);
 }
 
 /* ---- errors */

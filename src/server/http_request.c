@@ -38,6 +38,7 @@ struct request {
     bool judged;   /* verdict holds an answer */
     bool answered; /* an answer was given */
     bool handled;  /* by a handler */
+    size_t n_head; /* bytes of the head; 0: the body's end is not at n_body, or nobody knows */
 };
 
 /* What the head says of body and key. */
@@ -227,7 +228,9 @@ static enum MHD_Result begin(struct kni_http_conn *conn, struct MHD_Connection *
     if (!request)
         return MHD_NO;
     request->label = KNI_ROUTE_OTHER;
+    const union MHD_ConnectionInfo *size = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     MHD_get_connection_values(connection, MHD_HEADER_KIND, read_header, &head);
+    request->n_head = size && !head.n_encoding ? size->header_size : 0;
     bool now = judge_head(conn, request, connection, &head, method, url);
     kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_BODY);
     if (!now)
@@ -277,13 +280,22 @@ refuse:
     return MHD_NO;
 }
 
+/* What the connection's requests have taken of what its client sent. A chunked body takes more than its bytes: from then on nobody knows. */
+static void count_taken(struct kni_http_conn *conn, const struct request *request)
+{
+    conn->uncounted = conn->uncounted || !request->n_head;
+    conn->n_taken += request->n_head + request->n_body;
+    conn->peer.n_consumed = conn->uncounted ? 0 : conn->n_taken;
+}
+
 static enum MHD_Result finish(struct kni_http_conn *conn, struct request *request, struct MHD_Connection *connection, const char *url)
 {
     if (request->answered)
         return MHD_YES; /* not called again then, says libmicrohttpd */
+    count_taken(conn, request);
     if (!request->judged) {
         struct kni_http_request view = {.path = url, .body = "", .n_body = request->n_body, .tenant = request->tenant,
-                                        .socket = conn->guard.fd};
+                                        .socket = conn->guard.fd, .peer = &conn->peer};
         if (request->n_body) {
             request->body[request->n_body] = 0;
             view.body = request->body;
@@ -298,7 +310,10 @@ static enum MHD_Result finish(struct kni_http_conn *conn, struct request *reques
     }
     request->judged = false;
     request->answered = true;
-    return kni_http_answer_queue(conn, connection, request->label, &request->verdict);
+    if (!conn->peer.n_ahead)
+        return kni_http_answer_queue(conn, connection, request->label, &request->verdict);
+    kni_http_answer_rest(conn, request->label, &request->verdict);
+    return MHD_NO;
 }
 
 enum MHD_Result kni_http_on_access(void *cls, struct MHD_Connection *connection, const char *url, const char *method, const char *version,

@@ -6,6 +6,7 @@
  *     GET /health  "fine", needs no key    GET /flood   pieces without end
  *     GET /who     the tenant          GET /fail    two pieces, then gives up
  *     GET /big     BED_BIG_BYTES       POST /block  waits for go
+ *     POST /watch  waits for go, and watches its client; its body, or BED_BIG_BYTES
  */
 #ifndef KNI_TEST_HTTP_BED_H
 #define KNI_TEST_HTTP_BED_H
@@ -30,7 +31,8 @@ struct bed {
     struct kni_metrics metrics;
     sem_t go;
     _Atomic unsigned n_opened, n_closed; /* pulled answers */
-    _Atomic unsigned n_echoed, n_blocked;
+    _Atomic unsigned n_echoed, n_blocked, n_gone;
+    _Atomic bool said_all;
 };
 
 struct bed_stream { struct bed *bed; int at; };
@@ -97,6 +99,29 @@ static inline void bed_block(void *user, const struct kni_http_request *request,
     bed_reply(reply, "unblocked", 9);
 }
 
+/* Waits for go as the api's whole answers wait for tokens: it watches the client. */
+static inline void bed_watch(void *user, const struct kni_http_request *request, struct kni_http_reply *reply)
+{
+    struct bed *bed = user;
+    atomic_fetch_add(&bed->n_blocked, 1);
+    while (sem_trywait(&bed->go)) {
+        struct pollfd fd = kni_peer_pollfd(request->peer);
+        if (poll(&fd, 1, (int)kni_peer_wait_ms(request->peer, 1)) > 0 && !kni_peer_take(request->peer, fd.revents)) {
+            atomic_fetch_add(&bed->n_gone, 1);
+            kni_http_error(reply, 499, NULL, "client_gone", "gone");
+            return;
+        }
+        if (request->peer->said_all)
+            atomic_store(&bed->said_all, true);
+        if (kni_peer_due(request->peer))
+            kni_peer_send_ahead(request->peer);
+    }
+    if (request->n_body)
+        bed_reply(reply, request->body, request->n_body);
+    else
+        bed_big(user, request, reply);
+}
+
 static inline ssize_t bed_read_count(void *user, char *bytes, size_t room)
 {
     struct bed_stream *stream = user;
@@ -159,6 +184,7 @@ static inline struct kni_http_opts bed_opts(struct bed *bed, const struct kn_ser
         {"GET", "/who", KNI_ROUTE_MODELS, bed_who, false},         {"GET", "/big", KNI_ROUTE_STATS, bed_big, false},
         {"POST", "/block", KNI_ROUTE_TOKENIZE, bed_block, false},  {"GET", "/count", KNI_ROUTE_CHAT, bed_count, false},
         {"GET", "/flood", KNI_ROUTE_CHAT, bed_flood, false},       {"GET", "/fail", KNI_ROUTE_CHAT, bed_fail, false},
+        {"POST", "/watch", KNI_ROUTE_CHAT, bed_watch, false},
     };
     return (struct kni_http_opts){.server = server, .routes = routes, .n_routes = sizeof routes / sizeof *routes, .user = bed, .metrics = &bed->metrics};
 }

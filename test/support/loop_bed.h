@@ -110,7 +110,7 @@ static inline void kn_loop_bed_wait(struct kni_call *call)
 {
     uint64_t end = kni_now_ns() + 120000000000u;
     while (!kn_loop_bed_is_done(call)) {
-        assert_true(kni_call_wait(call, -1, 1000));
+        assert_true(kni_call_wait(call, NULL, 1000));
         assert_true(kni_now_ns() < end);
     }
 }
@@ -120,7 +120,7 @@ static inline void kn_loop_bed_wait_events(struct kni_call *call, uint32_t n)
 {
     uint64_t end = kni_now_ns() + 120000000000u;
     while (atomic_load_explicit(&call->choices[0].n_events, memory_order_acquire) < n) {
-        assert_true(kni_call_wait(call, -1, 1000));
+        assert_true(kni_call_wait(call, NULL, 1000));
         assert_true(kni_now_ns() < end);
         assert_false(atomic_load(&call->choices[0].done) && atomic_load(&call->choices[0].n_events) < n);
     }

@@ -336,6 +336,35 @@ static void client_leaves(void **state)
     assert_int_equal(atomic_load(&b.loop.n_cancel), 1);
 }
 
+/* shutdown(SHUT_WR) after the request: it waits for its answer. A stream's comments show that it is there. */
+static void client_has_said_all(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {"{\"prompt\":\"x\"}", "{\"prompt\":[\"x\",\"y\"]}",
+                                         "{\"prompt\":\"x\",\"stream\":true}", "{\"prompt\":[\"x\",\"y\"],\"stream\":true}"};
+    for (size_t i = 0; i < 4; i++) {
+        struct bed b;
+        struct kni_buf all = {0};
+        int pair[2];
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+        shutdown(pair[1], SHUT_WR);
+        start(&b, &(struct script){.texts = {"abc"}});
+        b.request.socket = pair[0];
+        ask(&b, kni_api_completions, bodies[i]);
+        assert_int_equal(b.reply.status, 200);
+        if (i >= 2) {
+            assert_int_equal(read_all(&b, 64, &all), -1);
+            kni_buf_add(&all, "", 1);
+            assert_non_null(strstr(all.data, "data: [DONE]"));
+            kni_buf_fini(&all);
+        }
+        finish(&b);
+        assert_int_equal(atomic_load(&b.loop.n_cancel), 0);
+        close(pair[0]);
+        close(pair[1]);
+    }
+}
+
 static void models_and_tokens(void **state)
 {
     (void)state;
@@ -456,7 +485,8 @@ int main(void)
         cmocka_unit_test(whole_chat),        cmocka_unit_test(reasons_and_choices), cmocka_unit_test(stop_strings),
         cmocka_unit_test(log_probabilities), cmocka_unit_test(echo_is_described),   cmocka_unit_test(echo_alone),
         cmocka_unit_test(refusals),          cmocka_unit_test(failures),            cmocka_unit_test(tenants),
-        cmocka_unit_test(client_leaves),     cmocka_unit_test(models_and_tokens),   cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(client_leaves),     cmocka_unit_test(client_has_said_all),
+            cmocka_unit_test(models_and_tokens),   cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

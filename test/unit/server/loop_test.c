@@ -164,7 +164,7 @@ static void test_finish_and_cancel(void **state)
     kni_loop_finish(b.loop, call, 0);
     uint64_t end = kni_now_ns() + 120000000000u;
     while (!atomic_load(&call->choices[0].done)) {
-        assert_true(kni_call_wait(call, -1, 1000));
+        assert_true(kni_call_wait(call, NULL, 1000));
         assert_true(kni_now_ns() < end);
     }
     assert_int_equal(call->choices[0].reason, KN_STOP_REASON_STOP);
@@ -474,7 +474,7 @@ static bool follow(struct clients *x, struct kni_call *call, uint64_t *rng)
     uint32_t cancel_at = kn_tiny_next(rng) % 3 ? UINT32_MAX : (uint32_t)(kn_tiny_next(rng) % 20);
     bool is_slow = kn_tiny_next(rng) % 4 == 0, ok = true, cancelled = false;
     for (uint64_t begin = kni_now_ns(); !kn_loop_bed_is_done(call);) {
-        kni_call_wait(call, -1, 1000);
+        kni_call_wait(call, NULL, 1000);
         if (kni_now_ns() - begin > 300000000000u)
             return false;
         for (uint32_t k = 0; k < call->n_choices; k++)
