@@ -51,6 +51,9 @@ struct kn_server_opts {
     uint32_t wait_timeout_ms;           /* request to first token; 0: 300000 */
     uint32_t request_timeout_ms;        /* request to last token; 0: 1800000 */
     uint32_t drain_timeout_ms;          /* after kn_server_stop, for requests that run; 0: 30000 */
+    const char *allow_hosts;            /* without keys on loopback: names besides this machine's that requests may be for, with commas
+                                         * between them, "llm.lan,box"; NULL: none */
+    uint64_t max_parse_bytes;           /* memory for bodies that are being parsed, of all connections together; 0: 256 MiB */
 };
 
 /* Opens engine and socket. Errors as kn_engine_open; KN_E_ARG (an option, said which), KN_E_IO (cannot listen there). */

@@ -27,6 +27,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/status.h"
+#include "server/http_host.h"
 #include "server/http_state.h"
 #include "server/server_opts.h"
 
@@ -113,8 +114,16 @@ static void on_connection(void *cls, struct MHD_Connection *connection, void **c
 static void on_log(void *cls, const char *format, va_list ap) __attribute__((format(printf, 2, 0)));
 static void on_log(void *cls, const char *format, va_list ap)
 {
+    static const char refused[] = "Error processing request (HTTP response code is %u ('%s'))";
     char text[512];
+    va_list again;
     (void)cls;
+    if (!strncmp(format, refused, sizeof refused - 1)) { /* other versions may say it otherwise, and then send their own pages */
+        va_copy(again, ap);
+        unsigned status = va_arg(again, unsigned);
+        kni_http_on_refused(status, va_arg(again, const char *));
+        va_end(again);
+    }
     int n = vsnprintf(text, sizeof text, format, ap);
     if (n < 0)
         return;
@@ -157,6 +166,14 @@ static const char *advice(int error)
     }
 }
 
+static bool is_loopback(const struct sockaddr_storage *bound)
+{
+    const struct in6_addr *six = &((const struct sockaddr_in6 *)bound)->sin6_addr;
+    if (bound->ss_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(six) || (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == 127);
+    return ntohl(((const struct sockaddr_in *)bound)->sin_addr.s_addr) >> 24 == 127;
+}
+
 static enum kn_status open_socket(struct kni_http *http, const char *given, uint16_t port, int *out, struct kn_err *err)
 {
     char host[256], service[8], text[300];
@@ -188,6 +205,7 @@ static enum kn_status open_socket(struct kni_http *http, const char *given, uint
         close(fd);
         return kni_err_set(err, KN_E_IO, "cannot listen on %s: %s", address_text(text, host, port), strerror(error));
     }
+    http->loopback = is_loopback(&bound);
     http->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port : ((struct sockaddr_in *)&bound)->sin_port);
     *out = fd;
     return KN_OK;
@@ -276,6 +294,18 @@ static enum kn_status take_origin(struct kni_http *http, const char *origin, str
     return http->allow_origin ? KN_OK : kni_err_set(err, KN_E_NOMEM, "server: out of memory");
 }
 
+static enum kn_status take_hosts(struct kni_http *http, const struct kn_server_opts *server, struct kn_err *err)
+{
+    const char *bad;
+    size_t n_bad;
+    if (!kni_http_hosts_are_good(server->allow_hosts, &bad, &n_bad))
+        return kni_err_set(err, KN_E_ARG, "the allowed host \"%.*s\" is none: give a name or address without port, such as llm.example.org",
+                           (int)(n_bad < 60 ? n_bad : 60), bad);
+    http->listening = kni_strdup(KNI_ALLOC_TAG_MISC, server->host ? server->host : "127.0.0.1");
+    http->allow_hosts = server->allow_hosts ? kni_strdup(KNI_ALLOC_TAG_MISC, server->allow_hosts) : NULL;
+    return http->listening && (http->allow_hosts || !server->allow_hosts) ? KN_OK : kni_err_set(err, KN_E_NOMEM, "server: out of memory");
+}
+
 enum kn_status kni_http_open(struct kni_http **out, const struct kni_http_opts *opts, struct kn_err *err)
 {
     struct kn_server_opts server = *opts->server;
@@ -298,9 +328,12 @@ enum kn_status kni_http_open(struct kni_http **out, const struct kni_http_opts *
     struct kni_guard_limits limits = {server.header_timeout_ms, server.body_timeout_ms, server.send_timeout_ms, server.idle_timeout_ms};
     enum kn_status s = take_origin(http, server.allow_origin, err);
     if (!s)
+        s = take_hosts(http, &server, err);
+    if (!s)
         s = take_keys(http, &server, err);
     if (!s)
         s = open_socket(http, server.host, server.port, &fd, err);
+    http->own_names = http->loopback && !http->n_keys;
     if (!s)
         s = kni_guard_open(&http->guard, &limits, &http->metrics->slow_clients, err);
     if (!s)
@@ -353,6 +386,8 @@ void kni_http_close(struct kni_http **http)
     }
     kni_free(h->keys);
     kni_free(h->allow_origin);
+    kni_free(h->listening);
+    kni_free(h->allow_hosts);
     kni_free(h);
     *http = NULL;
 }

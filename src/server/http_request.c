@@ -20,9 +20,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "server/http_host.h"
 #include "server/http_state.h"
 
 #define FIRST_BODY_BYTES 4096u
@@ -45,9 +47,43 @@ struct request {
 struct head {
     unsigned n_length, n_encoding;
     uint64_t length;
-    bool differs, chunked, expects, unknown; /* unknown: an encoding that is not "chunked" */
+    bool differs, chunked, expects;
+    const char *unknown;     /* a Transfer-Encoding that is not "chunked" */
+    const char *coding;      /* a Content-Encoding that is not "identity" */
+    const char *expectation; /* an Expect that is not "100-continue" */
+    unsigned n_host;
+    const char *host;        /* NULL: none. Of an absolute target, which counts more */
+    size_t n_host_bytes;
+    bool absolute;
+    const char *stranger;    /* an Origin that is not ours; only looked for where names are */
+    const struct kni_http *http;
     const char *authorization, *api_key;
 };
+
+/* The first coding in a list that is not "identity", or NULL. */
+static const char *find_coding(const char *list)
+{
+    for (const char *at = list;; at++) {
+        at += strspn(at, " \t,");
+        size_t n = strcspn(at, " \t,;");
+        if (!n)
+            return *at ? at : NULL;
+        if (n != 8 || strncasecmp(at, "identity", 8) || at[n] == ';')
+            return at;
+        at += n;
+        if (!*at)
+            return NULL;
+    }
+}
+
+static bool is_stranger(const struct kni_http *http, const char *origin)
+{
+    size_t n;
+    const char *host = kni_http_host_of(origin, &n);
+    if (http->allow_origin && (!strcmp(http->allow_origin, "*") || !strcasecmp(http->allow_origin, origin)))
+        return false;
+    return !host || !kni_http_host_is_ours(host, n, http->listening, http->allow_hosts);
+}
 
 static enum MHD_Result read_header(void *user, enum MHD_ValueKind kind, const char *name, const char *value)
 {
@@ -59,15 +95,26 @@ static enum MHD_Result read_header(void *user, enum MHD_ValueKind kind, const ch
         char *end;
         errno = 0;
         uint64_t length = strtoull(value, &end, 10);
-        head->differs |= errno || end == value || *end || value[0] < '0' || value[0] > '9' || (head->n_length && length != head->length);
+        head->differs |= errno || end == value || *end || value[0] < '0' || value[0] > '9';
         head->length = length;
         head->n_length++;
     } else if (!strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING)) {
         head->n_encoding++;
         head->chunked = !strcasecmp(value, "chunked");
-        head->unknown |= !head->chunked;
+        head->unknown = head->chunked ? head->unknown : value;
+    } else if (!strcasecmp(name, MHD_HTTP_HEADER_CONTENT_ENCODING)) {
+        head->coding = head->coding ? head->coding : find_coding(value);
     } else if (!strcasecmp(name, MHD_HTTP_HEADER_EXPECT)) {
         head->expects = true;
+        head->expectation = strcasecmp(value, "100-continue") ? value : head->expectation;
+    } else if (!strcasecmp(name, MHD_HTTP_HEADER_HOST)) {
+        head->n_host++;
+        if (!head->absolute) {
+            head->host = value;
+            head->n_host_bytes = strlen(value);
+        }
+    } else if (!strcasecmp(name, MHD_HTTP_HEADER_ORIGIN)) {
+        head->stranger = head->http->own_names && is_stranger(head->http, value) ? value : head->stranger;
     } else if (!strcasecmp(name, MHD_HTTP_HEADER_AUTHORIZATION)) {
         head->authorization = value;
     } else if (!strcasecmp(name, "X-Api-Key")) {
@@ -188,6 +235,37 @@ static void judge_too_large(const struct kni_http *http, struct request *request
                    (unsigned long long)http->max_body_bytes);
 }
 
+/* Where anybody may ask: whether it is for this machine, and asked by no page of another. */
+static void check_names(const struct kni_http *http, struct request *request, const struct head *head)
+{
+    if (!http->own_names)
+        return;
+    if (head->host && !kni_http_host_is_ours(head->host, head->n_host_bytes, http->listening, http->allow_hosts)) {
+        judge(request);
+        kni_http_error(&request->verdict.reply, 403, NULL, "host_not_allowed", "this server has no API key, and so takes requests for names of its own "
+                       "machine only (localhost, 127.0.0.1, [::1]), not for \"%.*s\": allow that name with --allow-host, or use an API key",
+                       (int)(head->n_host_bytes < 100 ? head->n_host_bytes : 100), head->host);
+    } else if (head->stranger) {
+        judge(request);
+        kni_http_error(&request->verdict.reply, 403, NULL, "origin_not_allowed", "this server has no API key, and so takes no requests from web pages of "
+                       "other origins such as \"%.100s\": allow it with --allow-origin, or use an API key", head->stranger);
+    }
+}
+
+/* What the head asks of the body that cannot be done. */
+static void check_codings(struct request *request, const struct head *head)
+{
+    if (head->expectation) {
+        judge(request);
+        kni_http_error(&request->verdict.reply, 417, NULL, "unsupported_expectation", "the expectation \"%.60s\" cannot be met: send \"Expect: 100-continue\", "
+                       "or leave it away", head->expectation);
+    } else if (head->coding && (head->length || head->n_encoding)) {
+        judge(request);
+        kni_http_error(&request->verdict.reply, 415, NULL, "unsupported_content_encoding", "the Content-Encoding \"%.*s\" is not supported: send the body as it "
+                       "is (identity)", (int)(strcspn(head->coding, " \t,") < 60 ? strcspn(head->coding, " \t,") : 60), head->coding);
+    }
+}
+
 /* Whether the answer must go out before the body has come. */
 static bool judge_head(const struct kni_http_conn *conn, struct request *request, struct MHD_Connection *connection, const struct head *head,
                        const char *method, const char *url)
@@ -199,10 +277,17 @@ static bool judge_head(const struct kni_http_conn *conn, struct request *request
         kni_http_error(&request->verdict.reply, 503, NULL, "too_many_connections", "all %u connections of this server are in use: try again later",
                        http->max_connections);
         request->verdict.reply.retry_after_s = 1;
-    } else if (head->differs || head->unknown || head->n_encoding > 1 || (head->n_encoding && head->n_length)) {
+    } else if (head->unknown && head->n_encoding == 1 && !head->n_length) {
+        judge(request);
+        kni_http_error(&request->verdict.reply, 501, NULL, "unsupported_transfer_encoding", "the Transfer-Encoding \"%.60s\" is not supported: send the "
+                       "body as it is, with Content-Length or with \"Transfer-Encoding: chunked\"", head->unknown);
+    } else if (head->differs || head->unknown || head->n_encoding > 1 || head->n_length > 1 || (head->n_encoding && head->n_length)) {
         judge(request);
         kni_http_error(&request->verdict.reply, 400, NULL, "bad_length", "how long the body is must be said once, by Content-Length or by "
                        "\"Transfer-Encoding: chunked\"");
+    } else if (head->n_host > 1) {
+        judge(request);
+        kni_http_error(&request->verdict.reply, 400, NULL, "bad_host", "the head has %u Host lines: it must have one", head->n_host);
     } else if (size && size->header_size > http->max_header_bytes) {
         judge(request);
         if (strlen(url) > http->max_header_bytes / 2)
@@ -213,6 +298,10 @@ static bool judge_head(const struct kni_http_conn *conn, struct request *request
     }
     request->verdict.last = request->judged; /* nothing of such a client is believed */
     if (!request->judged)
+        check_names(http, request, head);
+    if (!request->judged)
+        check_codings(request, head);
+    if (!request->judged)
         find_route(http, request, method, url);
     if (!request->judged)
         find_tenant(http, request, head);
@@ -221,14 +310,30 @@ static bool judge_head(const struct kni_http_conn *conn, struct request *request
     return request->judged && (request->verdict.last || head->expects || head->length > http->max_body_bytes);
 }
 
+/* The path of a target; an absolute one ("http://host/path") names the host as well. head may be NULL. */
+static const char *find_path(const char *url, struct head *head)
+{
+    size_t n;
+    const char *host = *url != '/' && (!strncasecmp(url, "http://", 7) || !strncasecmp(url, "https://", 8)) ? kni_http_host_of(url, &n) : NULL;
+    if (!host)
+        return url;
+    if (head) {
+        head->host = host;
+        head->n_host_bytes = n;
+        head->absolute = true;
+    }
+    return host[n] == '/' ? host + n : "/";
+}
+
 static enum MHD_Result begin(struct kni_http_conn *conn, struct MHD_Connection *connection, const char *url, const char *method, void **context)
 {
-    struct head head = {0};
+    struct head head = {.http = conn->http};
     struct request *request = *context = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *request, 0);
     if (!request)
         return MHD_NO;
     request->label = KNI_ROUTE_OTHER;
     const union MHD_ConnectionInfo *size = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    url = find_path(url, &head);
     MHD_get_connection_values(connection, MHD_HEADER_KIND, read_header, &head);
     request->n_head = size && !head.n_encoding ? size->header_size : 0;
     bool now = judge_head(conn, request, connection, &head, method, url);
@@ -294,7 +399,7 @@ static enum MHD_Result finish(struct kni_http_conn *conn, struct request *reques
         return MHD_YES; /* not called again then, says libmicrohttpd */
     count_taken(conn, request);
     if (!request->judged) {
-        struct kni_http_request view = {.path = url, .body = "", .n_body = request->n_body, .tenant = request->tenant,
+        struct kni_http_request view = {.path = find_path(url, NULL), .body = "", .n_body = request->n_body, .tenant = request->tenant,
                                         .socket = conn->guard.fd, .peer = &conn->peer};
         if (request->n_body) {
             request->body[request->n_body] = 0;
@@ -344,7 +449,7 @@ void kni_http_on_completed(void *cls, struct MHD_Connection *connection, void **
         return;
     const union MHD_ConnectionInfo *status = request->answered ? NULL : MHD_get_connection_info(connection, MHD_CONNECTION_INFO_HTTP_STATUS);
     bool gone = code != MHD_REQUEST_TERMINATED_COMPLETED_OK && code != MHD_REQUEST_TERMINATED_DAEMON_SHUTDOWN;
-    if (status)
+    if (status && !conn->told)
         kni_http_count(http, request->label, status->http_status); /* libmicrohttpd's own answer to a malformed body */
     else if (gone && conn && !conn->early && !atomic_load_explicit(&conn->guard.cut, memory_order_relaxed))
         atomic_fetch_add_explicit(&http->metrics->disconnects, 1, memory_order_relaxed); /* a counter alone */
@@ -355,12 +460,46 @@ void kni_http_on_completed(void *cls, struct MHD_Connection *connection, void **
     *context = NULL;
 }
 
+/* Of the connection that this thread serves, from its first request line on. Threads serve one. */
+static _Thread_local struct kni_http_conn *conn_here;
+
+void kni_http_on_refused(unsigned status, const char *page)
+{
+    struct kni_http_conn *conn = conn_here;
+    struct kni_http_answer answer = {0};
+    const bool length = strstr(page, "Content-Length") != NULL;
+    if (!conn || conn->told)
+        return;
+    const enum kni_guard_phase phase = (enum kni_guard_phase)(atomic_load_explicit(&conn->guard.mark, memory_order_relaxed) & 7);
+    if (phase == KNI_GUARD_PHASE_HANDLER || phase == KNI_GUARD_PHASE_SEND)
+        return; /* an answer is on its way, and nothing may come between its bytes */
+    if (length && status == MHD_HTTP_BAD_REQUEST)
+        kni_http_error(&answer.reply, status, NULL, "bad_length", "Content-Length is no number: give the body's bytes in decimal digits, once");
+    else if (status == 413)
+        kni_http_error(&answer.reply, status, NULL, "body_too_large", "the request's body, or a part of it, is larger than this server takes (%llu bytes): "
+                       "send less", (unsigned long long)conn->http->max_body_bytes);
+    else if (status == 414)
+        kni_http_error(&answer.reply, status, NULL, "uri_too_long", "the request's URI is longer than this server takes");
+    else if (status == 431)
+        kni_http_error(&answer.reply, status, NULL, "headers_too_large", "the request's head is larger than this server takes (%u bytes)",
+                       conn->http->max_header_bytes);
+    else if (status < 500)
+        kni_http_error(&answer.reply, status, NULL, "bad_request", "the request is no HTTP that this server takes: its request line, a header or a chunk of its "
+                       "body is malformed");
+    else
+        kni_http_error(&answer.reply, status, NULL, NULL, "the server could not take in the request (%s)", MHD_get_reason_phrase_for(status));
+    conn->told = true;
+    kni_http_answer_raw(conn, KNI_ROUTE_OTHER, &answer);
+    shutdown(conn->guard.fd, SHUT_WR);
+}
+
 /* The request line has come: a connection that was kept idle has begun its next request. */
 void *kni_http_on_uri(void *cls, const char *uri, struct MHD_Connection *connection)
 {
     struct kni_http_conn *conn = kni_http_conn_of(connection);
     (void)cls;
     (void)uri;
+    conn_here = conn;
     if (conn && (atomic_load_explicit(&conn->guard.mark, memory_order_relaxed) & 7) == KNI_GUARD_PHASE_IDLE)
         kni_guard_enter(&conn->guard, KNI_GUARD_PHASE_HEAD);
     return NULL;

@@ -35,6 +35,9 @@ struct kni_http {
     size_t n_keys;
     struct kni_tenant nobody; /* the tenant where there are no keys */
     char *allow_origin; /* owned; NULL: no other origin's pages may read answers */
+    char *listening, *allow_hosts; /* owned; see http_host.h; allow_hosts may be NULL */
+    bool loopback;      /* it listens on this machine's own address */
+    bool own_names;     /* only requests for names of this machine are taken */
     uint64_t max_body_bytes;
     uint32_t max_connections, max_header_bytes, send_ms;
     uint16_t port;
@@ -54,6 +57,7 @@ struct kni_http_conn {
     bool too_many; /* constant: is answered 503 whatever it asks */
     uint64_t n_taken; /* bytes that its requests took, where uncounted is not set */
     bool uncounted;
+    bool told;     /* what libmicrohttpd refuses has been answered: see kni_http_on_refused */
     bool early;    /* an answer went out before the request's end: the client may still be sending */
 };
 
@@ -81,6 +85,9 @@ enum MHD_Result kni_http_on_access(void *cls, struct MHD_Connection *connection,
                                    const char *upload, size_t *n_upload, void **request);
 void kni_http_on_completed(void *cls, struct MHD_Connection *connection, void **request, enum MHD_RequestTerminationCode code);
 void *kni_http_on_uri(void *cls, const char *uri, struct MHD_Connection *connection);
+/* libmicrohttpd is about to send an error page of its own. Its log says so first, in the connection's thread: the answer is written then,
+ * as our error object, and the socket shut for writing, so that the page does not follow. */
+void kni_http_on_refused(unsigned status, const char *page);
 size_t kni_http_on_unescape(void *cls, struct MHD_Connection *connection, char *text);
 
 struct kni_http_conn *kni_http_conn_of(struct MHD_Connection *connection);

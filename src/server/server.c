@@ -52,7 +52,7 @@ struct kn_server {
     struct kni_loop *loop;
     struct kni_api api;
     struct kni_http *http;
-    char *host, *model_name, *allow_origin;
+    char *host, *model_name, *allow_origin, *allow_hosts;
     struct kn_server_key *keys; /* [n_keys], their strings owned */
     bool has_run;
 };
@@ -135,10 +135,12 @@ static enum kn_status copy_strings(struct kn_server *s, const struct kn_server_o
     s->host = kni_strdup(KNI_ALLOC_TAG_MISC, o->host ? o->host : "127.0.0.1");
     s->model_name = o->model_name ? kni_strdup(KNI_ALLOC_TAG_MISC, o->model_name) : name_model(kn_model_info(s->model)->path);
     s->allow_origin = o->allow_origin ? kni_strdup(KNI_ALLOC_TAG_MISC, o->allow_origin) : NULL;
-    if (!s->host || !s->model_name || (o->allow_origin && !s->allow_origin))
+    s->allow_hosts = o->allow_hosts ? kni_strdup(KNI_ALLOC_TAG_MISC, o->allow_hosts) : NULL;
+    if (!s->host || !s->model_name || (o->allow_origin && !s->allow_origin) || (o->allow_hosts && !s->allow_hosts))
         return KN_E_NOMEM;
     s->opts.host = s->host;
     s->opts.allow_origin = s->allow_origin;
+    s->opts.allow_hosts = s->allow_hosts;
     s->opts.model_name = s->model_name;
     s->opts.keys = NULL;
     s->opts.n_keys = 0;
@@ -281,6 +283,7 @@ void kn_server_close(struct kn_server **server)
     kni_free(s->keys);
     kni_free(s->host);
     kni_free(s->allow_origin);
+    kni_free(s->allow_hosts);
     kni_free(s->model_name);
     kni_free(s);
     *server = NULL;

@@ -13,4 +13,6 @@ void kni_server_opts_fill(struct kn_server_opts *o)
             *numbers[i].field = numbers[i].value;
     if (!o->max_body_bytes)
         o->max_body_bytes = (uint64_t)8 << 20;
+    if (!o->max_parse_bytes)
+        o->max_parse_bytes = (uint64_t)256 << 20;
 }

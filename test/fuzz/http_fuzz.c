@@ -18,7 +18,7 @@ static void check_alive(void)
     static struct peer peer;
     struct peer_answer answer;
     bool open = peer_try_open(&peer, kni_http_port(bed.http), 0);
-    bool heard = open && peer_say(&peer, "POST /echo HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\nContent-Length: 2\r\n\r\nok") &&
+    bool heard = open && peer_say(&peer, "POST /echo HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer k\r\nContent-Length: 2\r\n\r\nok") &&
                  peer_take_answer(&peer, &answer, false);
     if (!heard || answer.status != 200 || strcmp(answer.body, "ok")) {
         fprintf(stderr, "a good request got no good answer\n");

@@ -29,6 +29,6 @@ static inline void check(struct bed *bed, const char *text, unsigned status, con
     peer_answer_fini(&answer);
 }
 
-#define H "HTTP/1.1\r\nHost: x\r\n"
+#define H "HTTP/1.1\r\nHost: localhost\r\n"
 
 #endif

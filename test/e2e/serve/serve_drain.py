@@ -114,7 +114,7 @@ def check_reader_that_stands_still():
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     s.connect(("127.0.0.1", server.port))
     body = json.dumps({"prompt": "abc", "max_tokens": 4000, "stream": True, "ignore_eos": True}).encode()
-    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
     wait_for("it runs", lambda: server.metrics()["kinema_generated_tokens_total"] > 10)
     server.stop()
     s.close()

@@ -350,15 +350,15 @@ def check_raw_http():
             except OSError:
                 pass
             return out
-    pair = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    pair = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     assert raw(pair).count(b"HTTP/1.1 200") == 2, "pipelined requests"
     assert b" 200 " in raw(b"GET /health HTTP/1.0\r\n\r\n")
     assert raw(b"\x00\x01\x02garbage\r\n\r\n")[:12] in (b"HTTP/1.1 400", b"HTTP/1.0 400", b""), "garbage"
-    big = raw(b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 100000 + b"\r\n\r\n")
+    big = raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 100000 + b"\r\n\r\n")
     assert b" 431 " in big[:20] or b" 400 " in big[:20] or b" 413 " in big[:20] or big == b"", big[:100]
     body = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
     chunked = b"".join(b"%x\r\n%s\r\n" % (len(body[i:i + 7]), body[i:i + 7]) for i in range(0, len(body), 7)) + b"0\r\n\r\n"
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert b" 200 " in raw(head + chunked)[:20], "a chunked body"
 
 
@@ -388,7 +388,7 @@ def check_cancel():
     # one that waits for its whole answer
     s = socket.create_connection(("127.0.0.1", server.port))
     body = json.dumps({"prompt": "One", "max_tokens": 1500, "ignore_eos": True}).encode()
-    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
     wait_for("it runs", lambda: server.metrics()["kinema_requests{state=running}"] > 0)
     s.close()
     server.wait_idle()

@@ -11,7 +11,7 @@
 #include "server/http_guard.h"
 #include "support/http_bed.h"
 
-#define H "HTTP/1.1\r\nHost: x\r\n"
+#define H "HTTP/1.1\r\nHost: localhost\r\n"
 #define LONG_MS 600000u
 
 static struct kn_server_opts timeouts(uint32_t header_ms, uint32_t body_ms, uint32_t send_ms, uint32_t idle_ms)

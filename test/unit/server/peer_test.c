@@ -11,7 +11,7 @@
 #include "support/http_ask.h"
 
 #define T(test) cmocka_unit_test_teardown(test, bed_cleanup)
-#define ONE "POST /watch HTTP/1.1\r\nHost: x\r\n"
+#define ONE "POST /watch HTTP/1.1\r\nHost: localhost\r\n"
 
 static void wait_until(_Atomic bool *what)
 {

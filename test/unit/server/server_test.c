@@ -71,7 +71,7 @@ static int dial(uint16_t port)
 static bool send_request(int fd, const char *method, const char *path, const char *key, const char *body)
 {
     char text[2048];
-    int n = snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s%s%sContent-Length: %zu\r\n\r\n%s", method, path,
+    int n = snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s%s%sContent-Length: %zu\r\n\r\n%s", method, path,
                      key ? "Authorization: Bearer " : "", key ? key : "", key ? "\r\n" : "", strlen(body), body);
     return n > 0 && (size_t)n < sizeof text && send(fd, text, (size_t)n, MSG_NOSIGNAL) == n;
 }
