@@ -19,7 +19,7 @@ static const char *value_text(const struct kn_serve_setting *s, const json_t *va
 {
     if (s->kind == KN_SERVE_KIND_FLAG)
         return json_is_true(value) ? "true" : json_is_false(value) ? "false" : NULL;
-    bool counts = s->kind != KN_SERVE_KIND_TEXT && s->kind != KN_SERVE_KIND_CHOICE;
+    bool counts = s->kind != KN_SERVE_KIND_TEXT && s->kind != KN_SERVE_KIND_CHOICE && s->kind != KN_SERVE_KIND_LIST;
     if (json_is_integer(value) && counts) {
         snprintf(number, number_bytes, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
         return number;
@@ -39,7 +39,7 @@ static const char *type_name(const json_t *value)
 static int set_value(struct kn_serve_opts *opts, const char *path, const struct kn_serve_setting *s, const json_t *value)
 {
     static const char *const wanted_types[] = {"a string", "a whole number", "a whole number", "a string such as \"2G\" or a number of bytes",
-        "a string such as \"30s\"", "a string such as \"12h\" or a number of seconds", "a string", "true or false", "a string or a whole number"};
+        "a string such as \"30s\"", "a string such as \"12h\" or a number of seconds", "a string", "true or false", "a string or a whole number", "a string or an array of strings"};
     char number[32], wanted[200] = "";
     const char *text = value_text(s, value, number, sizeof number);
     if (!text)
@@ -104,6 +104,12 @@ static int take(struct kn_serve_opts *opts, const char *path, const char *name, 
             return kn_app_fail("serve", "%s: there is no setting \"%s\"%s; kinema serve --help lists all", path, name,
                                is_flag ? " in a file, it is a flag only" : "");
         return kn_app_fail("serve", "%s: there is no setting \"%s\"; did you mean \"%s\"?", path, name, near);
+    }
+    if (s->kind == KN_SERVE_KIND_LIST && json_is_array(value)) {
+        int status = KN_APP_EXIT_OK;
+        for (size_t i = 0; i < json_array_size(value) && !status; i++)
+            status = set_value(opts, path, s, json_array_get(value, i));
+        return status;
     }
     if (json_is_null(value) || (skip_keys && !strcmp(name, "api_key_file") && json_is_string(value)))
         return KN_APP_EXIT_OK; /* null: the default, as --print-config writes it */

@@ -24,6 +24,7 @@
 #define TIME(n, member, def, w) .name = n, .kind = KN_SERVE_KIND_TIME, .offset = AT(member), .fallback = def, .arg = "TIME", .what = w
 #define FLAG(n, member, w) .name = n, .kind = KN_SERVE_KIND_FLAG, .offset = AT(member), .what = w
 #define CHOICE(n, member, array, a, w) .name = n, .kind = KN_SERVE_KIND_CHOICE, .offset = AT(member), NAMES(array), .arg = a, .what = w
+#define LIST(n, member, a, w) .name = n, .kind = KN_SERVE_KIND_LIST, .offset = AT(member), .arg = a, .what = w
 #define HEVC(n, o, a, w) .name = n, .kind = KN_SERVE_KIND_HEVC, .option = o, .offset = AT(engine.hevc), .arg = a, .what = w
 
 static const char *const qualities[] = {"default", "exact", "fine", "tiles", "medium", "small", "any"}; /* by enum kn_kv_quality */
@@ -44,6 +45,8 @@ const struct kn_serve_setting kn_serve_settings[] = {
     {.name = "port", .kind = KN_SERVE_KIND_PORT, .offset = AT(server.port), .max = 65535, .arg = "N",
      .what = "port; 0 takes a free one and says which (8080)"},
     {TEXT("allow_origin", server.allow_origin, "ORIGIN", "web pages of this origin may read answers; * for all (none)")},
+    {LIST("allow_host", allow_hosts, "NAME", "a server on 127.0.0.1 without keys takes requests for names of this machine\n"
+          "only, lest web pages reach it; allow one more (repeat for more)")},
     {TEXT("port_file", port_file, "FILE", "write the port there once it listens, for scripts")},
 
     {COUNT("ctx", engine.n_ctx, 1, 1u << 24, 0, "longest sequence in tokens (the model's)"), .letter = 'c', .group = "Engine"},
@@ -85,6 +88,8 @@ const struct kn_serve_setting kn_serve_settings[] = {
     {COUNT("max_queue", server.max_queue, 1, 1u << 20, 256, "requests that wait for a place; beyond it 503")},
     {COUNT("max_choices", server.max_choices, 1, 128, 16, "n of one request")},
     {SIZE("max_body", server.max_body_bytes, 8u << 20, "longest body (8M)")},
+    {SIZE("max_parse", server.max_parse_bytes, 256u << 20, "memory for bodies that are being parsed, of all clients;\n"
+          "beyond it 503 (256M)")},
     {COUNT("max_header", server.max_header_bytes, 256, 1u << 24, 16384, "longest head, bytes")},
     {TIME("header_timeout", server.header_timeout_ms, 10000, "to receive a request's head, whatever trickles in")},
     {TIME("body_timeout", server.body_timeout_ms, 30000, "to receive its body")},
@@ -137,6 +142,23 @@ static int parse_choice(const struct kn_serve_setting *s, const char *text, char
     return has_default(s) && i == 0 ? -1 : i; /* the default has no name of its own */
 }
 
+/* Adds a word to a list, once: flags are read twice. */
+static bool add_word(char **list, const char *word)
+{
+    const size_t n = strlen(word), n_list = *list ? strlen(*list) : 0;
+    for (const char *at = *list; at; at = (at = strchr(at, ',')) ? at + 1 : NULL)
+        if (strcspn(at, ",") == n && !strncmp(at, word, n))
+            return true;
+    if (!n || strchr(word, ','))
+        return false;
+    char *grown = realloc(*list, n_list + n + 2);
+    if (!grown)
+        return false;
+    *list = grown;
+    snprintf(grown + n_list, n + 2, "%s%s", n_list ? "," : "", word);
+    return true;
+}
+
 bool kn_serve_set(struct kn_serve_opts *opts, const struct kn_serve_setting *s, const char *text, char *wanted, size_t wanted_bytes)
 {
     void *at = (char *)opts + s->offset;
@@ -178,6 +200,9 @@ bool kn_serve_set(struct kn_serve_opts *opts, const struct kn_serve_setting *s, 
         snprintf(wanted, wanted_bytes, "true or false");
         *(bool *)at = !strcmp(text, "true");
         return *(bool *)at || !strcmp(text, "false");
+    case KN_SERVE_KIND_LIST:
+        snprintf(wanted, wanted_bytes, "a name, such as llm.example.org");
+        return add_word(at, text);
     case KN_SERVE_KIND_HEVC: break;
     }
     return !kn_app_hevc_option("serve", s->option, text, at);
@@ -191,6 +216,14 @@ static json_t *hevc_value(const struct kn_serve_opts *opts, int option)
     case KN_APP_OPT_HEVC_TOOLS: return h->tools ? json_string(kn_app_hevc_tools_name(h)) : json_null();
     default: return h->n_slices ? json_integer(h->n_slices) : json_null();
     }
+}
+
+static json_t *list_value(const char *list)
+{
+    json_t *out = list ? json_array() : json_null();
+    for (const char *at = list; at; at = (at = strchr(at, ',')) ? at + 1 : NULL)
+        json_array_append_new(out, kn_app_json_text(at, strcspn(at, ",")));
+    return out;
 }
 
 static json_t *time_value(uint32_t ms)
@@ -218,6 +251,7 @@ json_t *kn_serve_value(const struct kn_serve_opts *opts, const struct kn_serve_s
         return wide ? json_integer((json_int_t)wide) : json_null();
     case KN_SERVE_KIND_CHOICE: return has_default(s) && !*(const int *)at ? json_null() : json_string(s->names[*(const int *)at]);
     case KN_SERVE_KIND_FLAG: return json_boolean(*(const bool *)at);
+    case KN_SERVE_KIND_LIST: return list_value(*(char *const *)at);
     case KN_SERVE_KIND_HEVC: break;
     }
     return hevc_value(opts, s->option);
@@ -414,6 +448,7 @@ static int settle(struct kn_serve_opts *opts)
         return kn_app_usage_error("serve", "give one of -q and -v, not both");
     opts->server.keys = opts->keys;
     opts->server.n_keys = opts->n_keys;
+    opts->server.allow_hosts = opts->allow_hosts;
     opts->server.engine = e;
     return KN_APP_EXIT_OK;
 }
@@ -442,6 +477,7 @@ void kn_serve_opts_fini(struct kn_serve_opts *opts)
 {
     free(opts->keys);
     free(opts->key_text);
+    free(opts->allow_hosts);
     json_decref(opts->root);
     *opts = (struct kn_serve_opts){0};
 }

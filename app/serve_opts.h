@@ -7,7 +7,7 @@
  *     file {"pool_size": "2G"}    --'          |
  *                                              `--> --help, --print-config, "did you mean"
  *
- * A flag's name is the setting's with - for _. Flags override the file, whatever their order.
+ * A flag's name is the setting's with - for _. Flags override the file, whatever their order; to lists both add.
  */
 #ifndef KN_SERVE_OPTS_H
 #define KN_SERVE_OPTS_H
@@ -23,7 +23,8 @@ enum kn_serve_kind {
     KN_SERVE_KIND_AGE,    /* uint64_t seconds: "90", "12h", "7d", as kinema run takes them */
     KN_SERVE_KIND_CHOICE, /* int: index of a name */
     KN_SERVE_KIND_FLAG,   /* bool */
-    KN_SERVE_KIND_HEVC    /* a member of engine.hevc */
+    KN_SERVE_KIND_HEVC,   /* a member of engine.hevc */
+    KN_SERVE_KIND_LIST    /* char *, owned: words with commas between them; each flag and the file add to it */
 };
 
 struct kn_serve_setting {
@@ -51,6 +52,7 @@ struct kn_serve_opts {
     bool quiet, verbose, json, print_config, help;
     struct kn_server_key *keys;
     size_t n_keys;
+    char *allow_hosts;
     json_t *root;     /* of the configuration file */
     char *key_text;   /* of the key file, cut into strings */
 };
