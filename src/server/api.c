@@ -140,6 +140,7 @@ bool kni_exchange_wait(struct kni_exchange *x, uint32_t timeout_ms)
 void kni_api_answer_error(struct kni_http_reply *reply, const struct kni_params_error *e)
 {
     kni_http_error(reply, e->status, *e->param ? e->param : NULL, e->code, "%s", e->text);
+    reply->retry_after_s = e->status == 503 ? RETRY_AFTER_S : 0;
 }
 
 static void answer_unavailable(struct kni_http_reply *reply, const char *code, const char *text)

@@ -11,6 +11,7 @@
 
 #include "kinema/model.h"
 #include "server/call.h"
+#include "server/parse_budget.h"
 
 #define KNI_PARAMS_MAX_STOPS 16u
 #define KNI_PARAMS_MAX_STOP_BYTES 256u
@@ -21,13 +22,14 @@
 struct kni_params_limits {
     uint32_t n_ctx, max_choices;
     const char *model_name; /* other names than this are refused with 404 */
+    struct kni_parse_budget *budget; /* of all parses together; NULL: no limit */
     bool (*stop)(void *user); /* asked during long work, on the caller's thread; true ends it with KN_E_CANCELLED. NULL: nobody is asked */
     void *stop_user;
 };
 
 /* Why a body was refused: becomes an error object. */
 struct kni_params_error {
-    unsigned status;       /* 400, 404; 500 and 503 for what is not the client's fault */
+    unsigned status;       /* 400, 404, 413; 500 and 503 for what is not the client's fault */
     const char *code;      /* static or NULL: "context_length_exceeded", "model_not_found", ... */
     char param[64], text[400];
 };

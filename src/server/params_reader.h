@@ -3,7 +3,7 @@
  * What the parts of params share: the object being read, and where its first error goes. Every reader function returns false once
  * there is an error and leaves it as it is, so that they can be chained.
  *
- *     body -> params.c (guard, JSON) -> params_fields.c (numbers, stops, what is refused) -> params_prompt.c (texts -> tokens)
+ *     body -> params_json.c (depth, cost, what nobody reads) -> params.c (budget, JSON) -> params_fields.c (numbers, stops, what is refused) -> params_prompt.c (texts -> tokens)
  *               `-> params_words.c: what is wrong with bytes that jansson does not take
  */
 #ifndef KNI_SERVER_PARAMS_READER_H
@@ -21,6 +21,7 @@ struct kni_params_reader {
     struct kni_params_error *error;
     enum kn_status status;
     enum kni_params_route route; /* whose rules of params_table.h hold */
+    uint64_t charged; /* to the budget */
     bool any_length; /* of tokens: the context does not matter */
     bool no_bos;     /* add_special_tokens: false */
 };
@@ -33,8 +34,9 @@ bool kni_params_fail_memory(struct kni_params_reader *r);
 bool kni_params_fail_range(struct kni_params_reader *r, enum kn_status status, const struct kni_field *f, const char *what);
 /* The same of logprobs, which completions and chats take differently. */
 bool kni_params_fail_logprobs(struct kni_params_reader *r, enum kn_status status, const char *what);
-/* The reader of a body, parsed; release json with json_decref, also after an error. */
+/* The reader of a body, parsed, without the members that nobody reads where they are many; call unload also after an error. */
 bool kni_params_load(struct kni_params_reader *r, json_t **json, const char *body, size_t n_body);
+void kni_params_unload(struct kni_params_reader *r, json_t *json);
 
 /* Files why jansson did not take a body, in words of the request: the field, what is wrong with it, what to do. */
 bool kni_params_fail_json(struct kni_params_reader *r, const char *body, size_t n_body, const json_error_t *e);

@@ -92,7 +92,7 @@ enum kn_status kni_params_parse_tokenize(struct kni_params_tokenize *out, const 
         take_text(&r, name, &out->prompt);
     else if (name && check_chat(&r))
         kni_params_messages(&r, false, &out->prompt);
-    json_decref(json);
+    kni_params_unload(&r, json);
     return r.status;
 }
 
@@ -144,6 +144,6 @@ enum kn_status kni_params_parse_detokenize(struct kni_params_detokenize *out, co
     *error = (struct kni_params_error){0};
     if (load(&r, &json, body, n_body) && kni_params_bool(&r, "skip_special_tokens", &skip_special))
         take_ids(&r, skip_special, out);
-    json_decref(json);
+    kni_params_unload(&r, json);
     return r.status;
 }

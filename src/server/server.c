@@ -49,6 +49,7 @@ struct kn_server {
     struct kn_model *model;     /* borrowed: the engine holds a reference */
     struct kn_engine *engine;
     struct kni_metrics metrics;
+    struct kni_parse_budget budget;
     struct kni_loop *loop;
     struct kni_api api;
     struct kni_http *http;
@@ -177,6 +178,7 @@ static enum kn_status open_parts(struct kn_server *s, struct kn_err *err)
     if (status)
         return status;
     kni_metrics_init(&s->metrics);
+    kni_parse_budget_init(&s->budget, s->opts.max_parse_bytes);
     struct kni_loop_opts lo = {.engine = s->engine,
                                .model = s->model,
                                .metrics = &s->metrics,
@@ -187,7 +189,7 @@ static enum kn_status open_parts(struct kn_server *s, struct kn_err *err)
     s->api = (struct kni_api){.model = s->model,
                               .loop = s->loop,
                               .metrics = &s->metrics,
-                              .limits = {.n_ctx = limit_context(s), .max_choices = s->opts.max_choices, .model_name = s->model_name},
+                              .limits = {.n_ctx = limit_context(s), .max_choices = s->opts.max_choices, .model_name = s->model_name, .budget = &s->budget},
                               .wait_timeout_ms = s->opts.wait_timeout_ms,
                               .request_timeout_ms = s->opts.request_timeout_ms,
                               .created_s = kni_wall_s()};

@@ -227,7 +227,7 @@ static void check_refused(struct bed *bed, const char *lines, unsigned status, c
         if (half)
             shutdown(peer.fd, SHUT_WR);
         assert_true(peer_take_answer(&peer, &a, false));
-        if (a.status != status || !strstr(a.body, code) || strncmp(a.body, "{\"error\": {\"message\"", 21))
+        if (a.status != status || !strstr(a.body, code) || strncmp(a.body, "{\"error\": {\"message\"", 20))
             fail_msg("%s got %s%s", lines, a.head, a.body);
         assert_string_equal(peer_header(&a, "Content-Type", value), "application/json");
         assert_string_equal(peer_header(&a, "Connection", value), "close");
