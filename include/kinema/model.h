@@ -137,8 +137,9 @@ enum kn_chat_flags {
 KN_API enum kn_status kn_model_chat(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages,
                                     unsigned flags, char *buf, size_t *n_bytes);
 
-/* The same, and where the messages' texts lie in the result, without what the template cuts off them: texts[n_messages], ascending (may be NULL; valid
- * with KN_E_ARG and a length, too). As plain of kn_tokenize_opts they keep anybody from writing another's turn. */
+/* The same, and where the messages' texts lie in the result, without what the template cuts off them: texts[n_messages], in the result's order, which
+ * may differ from the messages' for a system message; empty at the end for one that has no place in it (may be NULL; valid with KN_E_ARG and a
+ * length, too). As plain of kn_tokenize_opts they keep anybody from writing another's turn. */
 KN_API enum kn_status kn_model_chat_texts(const struct kn_model *model, const struct kn_chat_message *messages, size_t n_messages, unsigned flags,
                                           struct kn_text_range *texts, char *buf, size_t *n_bytes);
 

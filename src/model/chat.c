@@ -52,6 +52,27 @@ static struct kni_gguf_str token_text(const struct kni_tokenizer *t, int32_t id)
     return id < 0 ? (struct kni_gguf_str){"", 0} : (struct kni_gguf_str){t->blob + t->tokens[id].at, t->tokens[id].n};
 }
 
+/* One of these texts, with quotes of either kind. */
+static bool has_quoted(struct kni_gguf_str s, const char *single, const char *twice)
+{
+    return find(s, single) || find(s, twice);
+}
+
+/* How one of Mistral's templates, which differ in blanks and in what they do with a system message, has it. */
+static struct kni_chat_mistral mistral_of(struct kni_gguf_str s)
+{
+    return (struct kni_chat_mistral){
+        .blank_lead = has_quoted(s, "' [INST]", "\" [INST]"),
+        .blank_before = find(s, "[INST] ") != NULL,
+        .blank_after = find(s, " [/INST]") != NULL,
+        .reply_blank = has_quoted(s, "' ' + message['content']", "\" \" + message[\"content\"]"),
+        .reply_trim = find(s, "|trim + eos_token") || find(s, "| trim + eos_token"),
+        .blank_behind = has_quoted(s, "eos_token + ' '", "eos_token + \" \""),
+        .system_first = find(s, "loop.first and system_message is defined") != NULL,
+        .system_last = find(s, "loop.last and system_message is defined") != NULL,
+    };
+}
+
 static enum kn_status recognise(struct kni_chat *chat, struct kni_arena *arena, struct kni_gguf_str s)
 {
     if (find(s, "<|im_start|>") && find(s, "<|im_end|>")) {
@@ -62,8 +83,7 @@ static enum kn_status recognise(struct kni_chat *chat, struct kni_arena *arena, 
         chat->kind = KNI_CHAT_KIND_LLAMA3;
     } else if (find(s, "[INST]") && find(s, "[/INST]") && !find(s, "<<SYS>>")) {
         chat->kind = KNI_CHAT_KIND_MISTRAL;
-        chat->blank_before = find(s, "[INST] ") != NULL;
-        chat->blank_after = find(s, " [/INST]") != NULL;
+        chat->mistral = mistral_of(s);
     } else if (find(s, "<start_of_turn>") && find(s, "<end_of_turn>")) {
         chat->kind = KNI_CHAT_KIND_GEMMA;
         chat->no_system = find(s, "System role not supported") != NULL;
@@ -102,7 +122,7 @@ static enum kn_status choose(struct kni_chat *chat, const char *chosen, const st
     if (chat->kind != (enum kni_chat_kind)kind) {
         chat->kind = (enum kni_chat_kind)kind;
         chat->system = (struct kni_gguf_str){0};
-        chat->blank_before = chat->blank_after = true;
+        chat->mistral = (struct kni_chat_mistral){.blank_before = true, .blank_after = true};
         chat->no_system = false;
     }
     warn_of_missing(chat, gguf, t);
@@ -176,6 +196,7 @@ struct writer {
     char *buf;
     size_t room, n;
     struct kn_text_range *texts; /* of the messages; NULL: nobody wants them */
+    size_t n_texts;
     size_t header;               /* behind the last turn's header, without its line breaks; templates that trim */
     size_t cut;                  /* behind the last message's text: with KN_CHAT_CONTINUE the rendering ends there */
 };
@@ -199,7 +220,7 @@ static void put_text(struct writer *w, const struct kn_chat_message *m, size_t i
     if (trim)
         s = trimmed(s);
     if (w->texts)
-        w->texts[i] = (struct kn_text_range){w->n, s.n};
+        w->texts[w->n_texts++] = (struct kn_text_range){w->n, s.n};
     put(w, s.data, s.n);
     if (i + 1 == n)
         w->cut = trim && !s.n ? w->header : w->n;
@@ -241,15 +262,25 @@ static void render_llama3(const struct kni_chat *chat, struct writer *w, const s
 
 static void render_mistral(const struct kni_chat *chat, struct writer *w, const struct kn_chat_message *m, size_t n)
 {
+    const struct kni_chat_mistral *how = &chat->mistral;
+    const size_t system = !strcmp(m[0].role, "system");
     put(w, chat->bos.data, chat->bos.n);
-    for (size_t i = 0; i < n; i++) {
-        if (i % 2 == 0) {
-            puts_to(w, chat->blank_before ? "[INST] " : "[INST]");
+    for (size_t i = system; i < n; i++) {
+        if ((i - system) % 2 == 0) {
+            puts_to(w, how->blank_lead ? " [INST]" : "[INST]");
+            puts_to(w, how->blank_before ? " " : "");
+            if (system && ((how->system_first && i == 1) || (how->system_last && i + 1 == n))) {
+                put_text(w, m, 0, n, false);
+                puts_to(w, "\n\n");
+            }
             put_text(w, m, i, n, false);
-            puts_to(w, chat->blank_after ? " [/INST]" : "[/INST]");
+            puts_to(w, how->blank_after ? " [/INST]" : "[/INST]");
         } else {
-            put_text(w, m, i, n, false);
+            w->header = w->n;
+            puts_to(w, how->reply_blank ? " " : "");
+            put_text(w, m, i, n, how->reply_trim);
             put(w, chat->eos.data, chat->eos.n);
+            puts_to(w, how->blank_behind ? " " : "");
         }
     }
 }
@@ -258,8 +289,6 @@ static void render_gemma(const struct kni_chat *chat, struct writer *w, const st
 {
     bool system = !strcmp(m[0].role, "system");
     put(w, chat->bos.data, chat->bos.n);
-    if (system && n == 1 && w->texts) /* a system message alone is not rendered */
-        w->texts[0] = (struct kn_text_range){w->n, 0};
     for (size_t i = system; i < n; i++) {
         puts_to(w, "<start_of_turn>");
         puts_to(w, strcmp(m[i].role, "assistant") ? m[i].role : "model");
@@ -276,13 +305,15 @@ static void render_gemma(const struct kni_chat *chat, struct writer *w, const st
         puts_to(w, "<start_of_turn>model\n");
 }
 
-/* Whether Gemma's template takes the roles: user at every other place, no system message where it is an error. */
-static bool suits_gemma(const struct kni_chat *chat, const struct kn_chat_message *m, size_t n)
+/* Whether user and assistant take turns, beginning with user; behind a system message, where that is taken. */
+static bool take_turns(const struct kn_chat_message *m, size_t n, bool takes_system, bool only_assistant)
 {
-    size_t system = !strcmp(m[0].role, "system");
-    bool ok = !system || !chat->no_system;
-    for (size_t i = system; i < n; i++)
-        ok = ok && !strcmp(m[i].role, "user") == ((i - system) % 2 == 0);
+    const size_t system = !strcmp(m[0].role, "system");
+    bool ok = !system || takes_system;
+    for (size_t i = system; i < n; i++) {
+        bool user = (i - system) % 2 == 0;
+        ok = ok && !strcmp(m[i].role, "user") == user && (user || !only_assistant || !strcmp(m[i].role, "assistant"));
+    }
     return ok;
 }
 
@@ -290,15 +321,14 @@ static bool suits(const struct kni_chat *chat, const struct kn_chat_message *m, 
 {
     if (!n || flags > KN_CHAT_CONTINUE) /* no messages: so the reference, there is nothing to reply to */
         return false;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         if (!m[i].role || !m[i].text)
             return false;
-        if (chat->kind == KNI_CHAT_KIND_MISTRAL && strcmp(m[i].role, i % 2 ? "assistant" : "user"))
-            return false; /* the template raises an exception */
-    }
     if (flags & KN_CHAT_CONTINUE && strcmp(m[n - 1].role, "assistant"))
         return false;
-    return chat->kind != KNI_CHAT_KIND_GEMMA || suits_gemma(chat, m, n);
+    if (chat->kind == KNI_CHAT_KIND_MISTRAL)
+        return take_turns(m, n, chat->mistral.system_first || chat->mistral.system_last, true);
+    return chat->kind != KNI_CHAT_KIND_GEMMA || take_turns(m, n, !chat->no_system, false);
 }
 
 enum kn_status kni_chat_render(const struct kni_chat *chat, const struct kn_chat_message *messages, size_t n_messages, unsigned flags,
@@ -320,9 +350,11 @@ enum kn_status kni_chat_render(const struct kni_chat *chat, const struct kn_chat
     }
     if (flags & KN_CHAT_CONTINUE) {
         w.n = w.cut;
-        if (texts && texts[n_messages - 1].at > w.n)
-            texts[n_messages - 1].at = w.n;
+        if (texts && w.n_texts && texts[w.n_texts - 1].at > w.n) /* an empty one */
+            texts[w.n_texts - 1].at = w.n;
     }
+    while (texts && w.n_texts < n_messages) /* a system message may have no place */
+        texts[w.n_texts++] = (struct kn_text_range){w.n, 0};
     *n_bytes = w.n;
     if (w.n < w.room)
         buf[w.n] = 0;

@@ -5,7 +5,7 @@
  *
  *     chatml   <|im_start|>ROLE\nTEXT<|im_end|>\n ...                  reply: <|im_start|>assistant\n
  *     llama3   BOS <|start_header_id|>ROLE<|end_header_id|>\n\nTEXT<|eot_id|> ...   text trimmed
- *     mistral  BOS [INST] TEXT [/INST] reply EOS ...                   blanks as the template has them
+ *     mistral  BOS [INST] TEXT [/INST] reply EOS ...                   blanks and system message as the template has them
  *     gemma    BOS <start_of_turn>ROLE\nTEXT<end_of_turn>\n ...      text trimmed, "model" for assistant, reply: <start_of_turn>model\n
  *
  * Gemma has no system role: a first system message goes before the first message's text, with an empty line between.
@@ -31,7 +31,12 @@ struct kni_chat {
     struct kni_gguf_str system; /* ChatML: goes first when messages[0] is not a system message; data NULL: none */
     struct kni_gguf_str bos, eos; /* text of the tokens, empty when absent */
     bool no_system;                 /* Gemma 2: a system message is an error */
-    bool blank_before, blank_after; /* Mistral: "[INST] " and " [/INST]" */
+    struct kni_chat_mistral {
+        bool blank_lead, blank_before, blank_after; /* " [INST]", "[INST] ", " [/INST]" */
+        bool reply_blank, reply_trim;               /* before the assistant's text; blanks cut off it */
+        bool blank_behind;                          /* behind EOS */
+        bool system_first, system_last;             /* a system message goes before the first user's text, or the last's when that is the last message */
+    } mistral;
 };
 
 /* Never fails for an unknown template of the file: kind is NONE. chosen (NULL: none) is the name of one to take instead; of the file's own it

@@ -36,6 +36,31 @@ MISTRAL = ("{{ bos_token }}{% for message in messages %}" + TURNS + "{% if messa
            "{% endif %}{% endfor %}")
 def mistral(open, shut, says="message['content']"):
     return MISTRAL.replace("OPEN", open).replace("SHUT", shut).replace("SAYS", says)
+def mistral_system(where, open, shut, says):
+    return """{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('After the optional system message, conversation roles must alternate user/assistant/user/assistant/...') }}
+    {%- endif %}
+    {%- if message["role"] == "user" %}
+        {%- if loop.WHERE and system_message is defined %}
+            {{- "OPEN" + system_message + "\\n\\n" + message["content"] + "SHUT" }}
+        {%- else %}
+            {{- "OPEN" + message["content"] + "SHUT" }}
+        {%- endif %}
+    {%- elif message["role"] == "assistant" %}
+        {{- SAYS}}
+    {%- else %}
+        {{- raise_exception("Only user and assistant roles are supported, with the exception of an initial optional system message!") }}
+    {%- endif %}
+{%- endfor %}
+""".replace("WHERE", where).replace("OPEN", open).replace("SHUT", shut).replace("SAYS", says)
 GEMMA = ("{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}{% for message in messages %}" + TURNS +
          "{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}"
          "{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}")
@@ -89,6 +114,9 @@ templates = {
                       "{% endif %}" + CHATML[len("{% for message in messages %}"):]),
     "llama3": LLAMA3, "gemma": GEMMA, "gemma3": GEMMA3,
     "mistral": mistral("[INST] ", " [/INST]"), "mistral-tight": mistral("[INST]", "[/INST]"),
+    "mistral-v1": mistral("[INST] ", " [/INST]").replace("SAYS + eos_token", "SAYS + eos_token + ' '").replace("eos_token}}", "eos_token + ' '}}"),
+    "mistral-v2": mistral_system("first", " [INST] ", " [/INST]", '" " + message["content"] + eos_token'),
+    "mistral-v3": mistral_system("last", "[INST] ", "[/INST]", '" " + message["content"]|trim + eos_token'),
 }
 
 talks = [
