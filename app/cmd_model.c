@@ -69,8 +69,9 @@ static json_t *tensors_json(const struct kn_model *model)
         json_t *shape = json_array();
         for (uint32_t k = 0; k < t.n_dims; k++)
             json_array_append_new(shape, json_integer((json_int_t)t.shape[k]));
-        json_array_append_new(list, json_pack("{s:o, s:s, s:o, s:I, s:I}", "name", text_json(t.name), "type", t.type, "shape", shape, "bytes",
-                                              (json_int_t)t.n_bytes, "offset", (json_int_t)t.file_offset));
+        json_array_append_new(list, json_pack("{s:o, s:s, s:o, s:I, s:I, s:I}", "name", text_json(t.name), "type", t.type, "shape", shape, "bytes",
+                                              (json_int_t)t.n_bytes, "part", (json_int_t)t.part, "offset",
+                                              (json_int_t)t.file_offset));
     }
     return list;
 }
@@ -86,7 +87,7 @@ static int show_json(const struct kn_model *model, const struct args *args)
     const struct { const char *key; json_int_t value; } numbers[] = {
         {"n_layer", i->n_layer}, {"n_embd", i->n_embd},   {"n_head", i->n_head},           {"n_kv_head", i->n_kv_head}, {"d_head", i->d_head}, {"n_ff", i->n_ff},
         {"n_vocab", i->n_vocab}, {"n_ctx_train", i->n_ctx_train}, {"n_tensors", i->n_tensors}, {"bos", i->bos},        {"eos", i->eos},       {"eot", i->eot},
-        {"window", i->window},   {"n_window_layer", i->n_window_layer},
+        {"n_parts", i->n_parts}, {"window", i->window},   {"n_window_layer", i->n_window_layer},
     };
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
         json_object_set_new(j, numbers[k].key, json_integer(numbers[k].value));
@@ -127,6 +128,8 @@ static int show_table(const struct kn_model *model, const struct args *args)
     print_safe(i->name, strlen(i->name));
     printf("\n%-14s ", "file");
     print_safe(i->path, strlen(i->path));
+    if (i->n_parts > 1)
+        printf(" and %u parts more", i->n_parts - 1);
     printf(", %s\n", kn_app_bytes_text((double)i->file_bytes));
     printf("%-14s %s, %.1f M parameters, mostly %s, %u tensors\n", "architecture", i->arch, (double)i->n_params / 1e6, i->quant, i->n_tensors);
     printf("%-14s %u layers, width %u, feed-forward %u\n", "shape", i->n_layer, i->n_embd, i->n_ff);

@@ -145,6 +145,8 @@ static enum kn_status generate(struct run *r)
             s = take_token(r, event.token);
         } else if (s == KN_OK) {
             r->reason = event.reason;
+            if (event.status == KN_E_CHANGED)
+                kn_model_check(r->model, &r->err); /* names the file */
             if (event.reason == KN_STOP_REASON_ERROR)
                 return failed(r, event.status);
             return write_text(r, true);
@@ -163,7 +165,7 @@ static enum kn_status open_all(struct run *r)
     if (s) {
         failed(r, s);
         size_t n = strlen(r->err.text);
-        if (s == KN_E_IO || s == KN_E_NOT_FOUND)
+        if ((s == KN_E_IO || s == KN_E_NOT_FOUND) && !strstr(r->err.text, "all parts of the model"))
             snprintf(r->err.text + n, sizeof r->err.text - n, "; `make model` in Kinema's sources downloads the demo model");
         return s;
     }
@@ -204,7 +206,7 @@ static void finish_publishing(struct run *r)
         return;
     r->publish_status = kn_engine_flush(r->engine, 0);
     kn_engine_get_stats(r->engine, &r->engine_stats);
-    if (r->publish_status && !kn_app_log_count()) /* else the library has said it, in more detail */
+    if (r->publish_status && r->publish_status != KN_E_CHANGED && !kn_app_log_count()) /* else the library has said it, in more detail */
         fprintf(stderr, "kinema run: the prefix was not published: %s (store %s); the answer is not affected\n",
                 kn_status_message(r->publish_status), r->opts.engine.store_url);
 }
@@ -335,6 +337,10 @@ static enum kn_status answer(struct run *r)
         if (s == KN_OK && r->opts.json)
             r->has_digest = kn_request_kv_digest(r->request, r->n_prompt, r->digest) == KN_OK;
         finish_publishing(r);
+        if (s == KN_OK && r->publish_status == KN_E_CHANGED) { /* the answer is right, what is on disk now is another model */
+            kn_model_check(r->model, &r->err);
+            s = failed(r, KN_E_CHANGED);
+        }
     }
     return s;
 }

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "app.h"
 
@@ -81,6 +82,7 @@ static int check_empty(int argc, char **argv)
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
+    kn_sigbus_report(STDERR_FILENO); /* without it, a file that is cut ends the program without a word */
     if (argc < 2) {
         help(stderr);
         return KN_APP_EXIT_USAGE;

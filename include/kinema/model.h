@@ -25,7 +25,7 @@ struct kn_model;
 
 struct kn_model_opts {
     size_t size;      /* sizeof(struct kn_model_opts) */
-    const char *path; /* GGUF file; borrowed for the call; no default */
+    const char *path; /* GGUF file, of a split model the first part; borrowed for the call; no default */
     const char *chat_template; /* one of kn_chat_template_names, in place of the file's own; borrowed for the call. Default NULL: the file's */
 };
 
@@ -38,26 +38,41 @@ struct kn_model_info {
     const char *chat_template; /* "chatml", "llama3", "mistral", "gemma" or "none" */
     const char *tokenizer;     /* "byte-level BPE" or "SentencePiece BPE" */
     const char *pre_tokenizer; /* GGUF tokenizer.ggml.pre or ""; SentencePiece makes no use of it */
-    uint8_t fingerprint[16];   /* BLAKE2b over the file's header, size and samples of every tensor */
-    uint64_t file_bytes;
+    uint8_t fingerprint[16];   /* BLAKE2b over metadata and all weights; a split model has that of the file it was split from */
+    uint64_t file_bytes;       /* of all parts */
     uint64_t n_params;
     uint64_t kv_bytes_per_token; /* with 16-bit K and V */
     uint32_t n_layer, n_embd, n_head, n_kv_head, d_head, n_ff, n_vocab;
     uint32_t n_ctx_train; /* tokens */
-    uint32_t n_tensors;
+    uint32_t n_tensors, n_parts; /* n_parts: files; 1 unless the model is split */
     uint32_t window, n_window_layer; /* keys that a layer with a sliding window sees, and layers that have one; 0: none has */
     float rope_base, rms_eps; /* RoPE of layers without a window, where layers differ */
     int32_t bos, eos, eot; /* token ids, -1 when absent */
     bool has_chat_template; /* the file brings one; chat_template is "none" all the same when Kinema does not know it */
 };
 
-/* Opens a model. On success *out owns it; on failure *out is NULL and err (may be NULL) says why.
- * Errors: KN_E_ARG (no path, a chat template of unknown name), KN_E_NOT_FOUND (no such file), KN_E_IO, KN_E_FORMAT (damaged), KN_E_UNSUPPORTED (architecture, tensor type or
- * tokenizer, named), KN_E_NOMEM. */
+/* Opens a model. On success *out owns it; on failure *out is NULL and err (may be NULL) says why. Reads all of it once, for the
+ * fingerprint. Of a split model (NAME-00001-of-0000N.gguf, as llama.cpp's gguf-split makes them) path is the first part; the others are
+ * found beside it.
+ * Errors: KN_E_NOT_FOUND (no such file, or a part is missing), KN_E_IO, KN_E_FORMAT (damaged, or parts that do not belong together),
+ * KN_E_ARG (no path, a chat template of unknown name, a part that is not the first), KN_E_UNSUPPORTED (architecture, tensor type or tokenizer, named), KN_E_CHANGED (written
+ * meanwhile), KN_E_NOMEM. */
 KN_API enum kn_status kn_model_open(struct kn_model **out, const struct kn_model_opts *opts, struct kn_err *err);
 
 /* Releases the caller's reference (engines hold their own) and sets *model to NULL. NULL is fine. */
 KN_API void kn_model_close(struct kn_model **model);
+
+/* Whether the files are still what they were at open. They stay mapped while the model is open, so that what is written into them in
+ * place is computed with at once. KN_E_CHANGED, then and for ever, when data or size of one is another, with a sentence that names it;
+ * it is logged once, too. Files that were only touched, or moved away by a new one of their name, have not changed. Costs a system call
+ * a file; where one looks different it is read again, which may take seconds. Engines ask before they admit, fetch and publish and after
+ * every step. Any thread. */
+KN_API enum kn_status kn_model_check(struct kn_model *model, struct kn_err *err);
+
+/* Installs a handler for SIGBUS, which a process gets that reads a mapped file (a model, an LMDB store) where somebody has cut it off.
+ * The handler writes one line to fd that names the file, and lets the signal end the process as without it. The library never does so by
+ * itself: a program calls this once, early. KN_E_IO when the system refuses. */
+KN_API enum kn_status kn_sigbus_report(int fd);
 
 /* Borrowed until close. */
 KN_API const struct kn_model_info *kn_model_info(const struct kn_model *model);
@@ -69,7 +84,8 @@ struct kn_tensor_info {
     uint32_t n_dims;      /* 1..4 */
     uint64_t shape[4];    /* shape[0] is the row length; 1 beyond n_dims */
     uint64_t n_bytes;
-    uint64_t file_offset; /* of the first byte, from the file's start */
+    uint64_t file_offset; /* of the first byte, from the start of its part's file */
+    uint32_t part;        /* 0: the file that was opened */
 };
 
 /* Tensor index, 0..n_tensors-1, in the file's order. KN_E_ARG beyond. Any thread. */

@@ -37,8 +37,9 @@ extern "C" {
     X(E_TIMEOUT, 11, "deadline passed")                                      \
     X(E_CANCELLED, 12, "cancelled")                                          \
     X(E_CONTEXT, 13, "longer than the model's context")                      \
-    X(E_STATE, 14, "not allowed in this state")                              \
-    X(E_NOT_FINITE, 15, "a computed value is infinite or not a number")
+    X(E_STATE, 14, "not allowed in this state")                             \
+    X(E_NOT_FINITE, 15, "a computed value is infinite or not a number")      \
+    X(E_CHANGED, 16, "a model file has changed on disk while it was in use")
 
 enum kn_status {
 #define KN_STATUS_ENUM(name, value, message) KN_##name = value,

@@ -13,6 +13,13 @@
 
 #include "base/alloc.h"
 
+static struct kni_file_stamp stamp_of(const struct stat *st)
+{
+    return (struct kni_file_stamp){.device = st->st_dev, .inode = st->st_ino, .n_bytes = (uint64_t)st->st_size,
+                                   .mtime_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec,
+                                   .ctime_ns = (int64_t)st->st_ctim.tv_sec * 1000000000 + st->st_ctim.tv_nsec};
+}
+
 enum kn_status kni_file_map_open(struct kni_file_map *out, const char *path, struct kn_err *err)
 {
     *out = (struct kni_file_map){0};
@@ -32,10 +39,35 @@ enum kn_status kni_file_map_open(struct kni_file_map *out, const char *path, str
         if (p == MAP_FAILED)
             status = kni_err_set(err, KN_E_IO, "cannot map %s: %s", path, strerror(errno));
         else
-            *out = (struct kni_file_map){.data = p, .n_bytes = (size_t)st.st_size};
+            *out = (struct kni_file_map){.data = p, .n_bytes = (size_t)st.st_size, .fd = fd, .stamp = stamp_of(&st)};
     }
-    close(fd);
+    if (status != KN_OK)
+        close(fd);
     return status;
+}
+
+enum kn_status kni_file_map_stamp(const struct kni_file_map *map, struct kni_file_stamp *out)
+{
+    struct stat st;
+    if (fstat(map->fd, &st))
+        return KN_E_IO;
+    *out = stamp_of(&st);
+    return KN_OK;
+}
+
+enum kn_status kni_file_map_read(const struct kni_file_map *map, uint64_t at, void *out, size_t n_bytes)
+{
+    for (uint8_t *to = out; n_bytes;) {
+        ssize_t n = pread(map->fd, to, n_bytes, (off_t)at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return KN_E_IO;
+        to += n;
+        at += (uint64_t)n;
+        n_bytes -= (size_t)n;
+    }
+    return KN_OK;
 }
 
 void kni_file_map_release(const struct kni_file_map *map, const void *at, size_t n_bytes)
@@ -49,8 +81,10 @@ void kni_file_map_release(const struct kni_file_map *map, const void *at, size_t
 
 void kni_file_map_close(struct kni_file_map *map)
 {
-    if (map->data)
+    if (map->data) {
         munmap((void *)(size_t)map->data, map->n_bytes);
+        close(map->fd);
+    }
     *map = (struct kni_file_map){0};
 }
 

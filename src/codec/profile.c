@@ -354,6 +354,12 @@ enum kn_status kni_profile_open(struct kni_profile **out, const char *path, stru
     if (status)
         return status;
     status = kni_profile_read(out, map.data, map.n_bytes, path, err);
+    /* From here on the file may change: all of it was copied. If it changed before, values and id may be of two files. */
+    struct kni_file_stamp now;
+    if (status == KN_OK && (kni_file_map_stamp(&map, &now) || now.n_bytes != map.stamp.n_bytes || now.mtime_ns != map.stamp.mtime_ns)) {
+        status = kni_err_set(err, KN_E_CHANGED, "the profile %s was written while it was being read: try again when it is complete", path);
+        kni_profile_close(out);
+    }
     kni_file_map_close(&map);
     return status;
 }

@@ -72,6 +72,16 @@ static enum kn_status open_pool(struct kn_engine *e, const struct kn_engine_opts
     return kni_pool_open(&e->pool, &po, err);
 }
 
+static enum kn_status check_model(void *model)
+{
+    return kn_model_check(model, NULL);
+}
+
+static enum kn_status check_engine(void *engine)
+{
+    return kn_model_check(((const struct kn_engine *)engine)->model, NULL);
+}
+
 /* *window_chunks: how far a fetch may reserve ahead of what has arrived. */
 static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_opts *o, const struct kni_kv_layout *layout, uint32_t *window_chunks,
                                    struct kn_err *err)
@@ -91,6 +101,8 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
                                   .store_read_only = o->store_read_only,
                                   .store_optional = o->store_optional};
     memcpy(fo.fingerprint, e->model->info.fingerprint, sizeof fo.fingerprint);
+    fo.check = check_model;
+    fo.check_of = e->model; /* lives as long as any thread of the fetcher asks: fetcher.h */
     struct kni_codec_opts co = {.preset = o->preset, .tiles = o->tiles, .backend = o->backend, .hevc = o->hevc};
     struct kni_chunk_meta chunk = {.n_tokens = o->chunk_tokens, .kv = *layout};
     memcpy(chunk.fingerprint, fo.fingerprint, sizeof chunk.fingerprint);
@@ -149,6 +161,7 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
                                 .fetch_quality = kni_preset_quality(o->preset, &o->tiles),
                                 .n_vocab = h->n_vocab,
                                 .take = kni_request_take,
+                                .check = check_engine,
                                 .user = e};
     if ((status = kni_sched_open(&e->sched, &so)))
         return kni_err_set(err, status, "no memory for the logits of %u requests: lower max_running", o->max_running);
@@ -188,6 +201,8 @@ enum kn_status kn_engine_open(struct kn_engine **out, struct kn_model *model, co
     /* The mask is the process's: kernels are looked up when the run opens. */
     kni_cpu_set_mask(o.cpu_level_max_plus_1 ? kni_kernels_limit(UINT32_MAX, (enum kn_cpu_level)(o.cpu_level_max_plus_1 - 1)) : UINT32_MAX);
     status = open_stages(e, &o, err);
+    if (!status)
+        status = kn_model_check(model, err); /* the run has packed the weights: they are what the fingerprint names */
     if (status)
         kn_engine_close(&e);
     *out = e;

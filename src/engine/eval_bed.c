@@ -115,6 +115,8 @@ enum kn_status kni_eval_bed_prefill(struct kni_eval_bed *bed, const int32_t *tok
         enum kn_status status = kni_run_step(bed->run, &item, 1);
         if (status)
             return kni_err_set(err, status, "the step at position %u failed: are all tokens of the model's vocabulary?", at);
+        if ((status = kn_model_check(bed->model, err)))
+            return status;
         at += n;
     }
     return KN_OK;
@@ -142,7 +144,9 @@ enum kn_status kni_eval_bed_run(struct kni_eval_bed *bed, const struct kni_kv_vi
 {
     struct kni_run_item item = {.kv = *view, .tokens = tokens, .n_tokens = n, .first_pos = bed->n_prefix + at, .n_logits = n_logits, .logits = bed->rows};
     enum kn_status status = kni_run_step(bed->run, &item, 1);
-    return status ? kni_err_set(err, status, "the step at position %u failed: are all tokens of the model's vocabulary?", bed->n_prefix + at) : KN_OK;
+    if (status)
+        return kni_err_set(err, status, "the step at position %u failed: are all tokens of the model's vocabulary?", bed->n_prefix + at);
+    return kn_model_check(bed->model, err);
 }
 
 double kni_eval_log_sum_exp(const float *x, uint32_t n, uint32_t *best)

@@ -168,6 +168,8 @@ enum kn_status kni_build_score(struct kni_build *b, struct kni_build_held *h, bo
             kni_err_set(b->err, status, "the model cannot run a held-back text at token %u", h->n_prefix + s.at);
             break;
         }
+        if ((status = kn_model_check(b->model, b->err)))
+            break;
         kni_threads_run(b->threads, score_rows, &s);
         for (uint32_t i = 0; i < s.n && !keep; i++) {
             sum_kl += kl[i];

@@ -26,6 +26,8 @@ enum kn_status kni_build_prefill(struct kni_build *b, const struct kni_build_tex
         enum kn_status status = kni_run_step(b->run, &item, 1);
         if (status)
             return kni_err_set(b->err, status, "the model cannot run a calibration text at token %u", at);
+        if ((status = kn_model_check(b->model, b->err)))
+            return status;
     }
     return KN_OK;
 }

@@ -81,7 +81,8 @@ enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, c
     if (!e || !opts || opts->size < sizeof opts->size)
         return kni_err_set(err, KN_E_ARG, "kn_request_submit needs an engine, and options whose size field is set to sizeof(struct kn_request_opts)");
     memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
-    if ((status = kni_engine_check_tokens(e, "prompt", o.tokens, o.n_tokens, err)) || (status = kni_engine_check_quality(o.kv_quality, err)))
+    if ((status = kni_engine_check_tokens(e, "prompt", o.tokens, o.n_tokens, err)) || (status = kni_engine_check_quality(o.kv_quality, err)) ||
+        (status = kn_model_check(e->model, err)))
         return status;
     if ((status = check_description(&o, err)))
         return status;

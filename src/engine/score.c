@@ -26,6 +26,8 @@ static enum kn_status run(struct kn_engine *e, struct kni_seq *seq, const int32_
     enum kn_status status = kni_run_step(e->run, &item, 1);
     if (status)
         return kni_err_set(err, status, "the step at position %u failed", first);
+    if ((status = kn_model_check(e->model, err)))
+        return status;
     kni_seq_commit(seq, tokens, first + n);
     return KN_OK;
 }
@@ -45,7 +47,7 @@ enum kn_status kn_engine_score(struct kn_engine *e, const struct kn_score_opts *
     memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
     if ((status = kni_engine_check_tokens(e, "text to score", o.tokens, o.n_tokens, err)))
         return status;
-    if ((status = kni_engine_check_quality(o.kv_quality, err)))
+    if ((status = kni_engine_check_quality(o.kv_quality, err)) || (status = kn_model_check(e->model, err)))
         return status;
     if (!o.on_row || o.first >= o.n_tokens)
         return kni_err_set(err, KN_E_ARG, "kn_engine_score needs an on_row, and first (%zu) below the number of tokens (%zu)", o.first, o.n_tokens);

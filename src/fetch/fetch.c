@@ -39,6 +39,11 @@ void kni_fetcher_tell(struct kni_fetcher *f)
     pthread_cond_signal(&f->news);
 }
 
+enum kn_status kni_fetcher_check(const struct kni_fetcher *f)
+{
+    return f->opts.check ? f->opts.check(f->opts.check_of) : KN_OK;
+}
+
 void kni_fetcher_meta(const struct kni_fetcher *f, uint32_t chunk, const struct kni_hash *chain, struct kni_chunk_meta *out)
 {
     *out = (struct kni_chunk_meta){.chain = *chain,

@@ -35,6 +35,8 @@ struct kni_fetcher_opts {
     struct kn_hevc_opts hevc;    /* of presets and backends that are video */
     bool store_read_only;        /* nothing is written to it; without this, too, where that is not permitted */
     bool store_optional;         /* a store that cannot be opened is no error: it is tried again */
+    enum kn_status (*check)(void *of); /* KN_OK as long as what fingerprint names is what computes; any thread, may take long. NULL: always */
+    void *check_of;
     /* Bounds on the store, for tests; 0: the defaults. */
     uint32_t lookup_ms;          /* a job waits at most so long for its lookup; 2000, and never more than deadline_ms */
     uint32_t hang_ms;            /* a call that is out for longer hangs: lookup_ms or deadline_ms, at least 1000; writes at most 10000 */
@@ -90,7 +92,8 @@ void kni_fetcher_wake(struct kni_fetcher *fetcher);
  * untouched until kni_publish_poll has returned cookie (the caller holds references). qualities: [view->n_blocks], enum kn_kv_quality of
  * each block; NULL: all are exact. A chunk with a block that is worse than the preset's name is not written, nor what lies behind it, and
  * counts in n_refused; that is no error. Copies tokens, table and qualities.
- * KN_E_STATE: the store is read-only, which is said when it is opened and no error of the request's. */
+ * KN_E_STATE: the store is read-only, which is said when it is opened and no error of the request's. check is asked before each chunk is
+ * encoded and again before it is put: what fails it is not written, and ends the publish with its status. */
 enum kn_status kni_publish_submit(struct kni_fetcher *fetcher, const int32_t *tokens, uint32_t n_tokens, const char *salt,
                                   const struct kni_kv_view *view, const uint8_t *qualities, void *cookie);
 /* Returns finished publishes one by one: true and *cookie. *status tells how it went. */

@@ -70,8 +70,8 @@ static void run_lookup(struct kni_fetch_thread *t, struct kni_fetch *job)
         kni_fetcher_meta(f, c, &chain, &meta);
         kni_store_key_make(&job->keys[c], &meta, &f->opts.tiles, &f->opts.hevc);
     }
-    enum kn_status s = KN_OK;
-    if (kni_fetcher_ask(t, KNI_STORE_CALL_LOOKUP)) {
+    enum kn_status s = kni_fetcher_check(f);
+    if (!s && kni_fetcher_ask(t, KNI_STORE_CALL_LOOKUP)) {
         s = kni_store_lookup(f->store, job->keys + job->first_chunk, job->n_chunks - job->first_chunk, &n_found, &err);
         (void)kni_fetcher_told(t, s != KN_OK, &err);
     }
@@ -167,13 +167,13 @@ static void run_chunk(struct worker *w, struct kni_fetch *job, uint32_t chunk)
     struct kni_fetcher *f = w->f;
     struct kn_err err = {0};
     struct kni_store_entry entry = {0};
-    enum kn_status s;
-    bool wanted, asked = kni_fetcher_ask(w->t, KNI_STORE_CALL_GET);
+    enum kn_status s = kni_fetcher_check(f);
+    bool wanted, asked = !s && kni_fetcher_ask(w->t, KNI_STORE_CALL_GET);
     if (asked) {
         s = kni_store_get(f->store, job->keys[chunk].text, &entry, &w->buf, &err);
         bool store_failed = s && s != KN_E_NOT_FOUND && s != KN_E_FORMAT && s != KN_E_MISMATCH && s != KN_E_NOMEM;
         (void)kni_fetcher_told(w->t, store_failed, &err);
-    } else
+    } else if (!s)
         s = kni_err_set(&err, KN_E_IO, "the store has failed and is being left alone");
 
     pthread_mutex_lock(&f->lock);
@@ -206,7 +206,7 @@ static void run_chunk(struct worker *w, struct kni_fetch *job, uint32_t chunk)
     kni_fetch_settle(job, kni_now_ns());
     kni_fetcher_tell(f);
     pthread_mutex_unlock(&f->lock);
-    if (s && (wanted || asked))
+    if (s && s != KN_E_CHANGED && (wanted || asked)) /* a change has been said */
         report(w->t, job, chunk, s, &err, &entry);
 }
 

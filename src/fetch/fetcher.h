@@ -143,6 +143,9 @@ void kni_fetcher_free(struct kni_fetcher *f);
 void kni_fetch_settle(struct kni_fetch *job, uint64_t now_ns);
 /* Drops a reference; frees with the last. (lock) held. */
 void kni_fetch_unref(struct kni_fetch *job);
+/* Whether what fingerprint names still computes. Lock not held, and no call of the store out: a thread that the closer has left behind
+ * must not ask what is gone. */
+enum kn_status kni_fetcher_check(const struct kni_fetcher *f);
 /* True when a worker could begin something now. (lock) held. */
 bool kni_fetcher_has_work(struct kni_fetcher *f);
 /* Wakes the owner. (lock) held. */

@@ -195,6 +195,8 @@ static enum kn_status publish_chunk(struct kni_fetch_thread *t, struct kni_codec
     void *data = NULL;
     size_t n_bytes = 0;
     enum kn_status s = kni_chunk_encode(codec, meta, &p->view, &data, &n_bytes, err);
+    if (!s) /* what was encoded was computed before this */
+        s = kni_fetcher_check(f);
     if (!s && !kni_fetcher_ask(t, KNI_STORE_CALL_WRITE))
         s = kni_err_set(err, KN_E_IO, LEFT_ALONE);
     else if (!s) {
@@ -227,9 +229,12 @@ static enum kn_status run_publish(struct kni_fetch_thread *t, struct kni_codec *
         kni_store_key_make(&key, &meta, &f->opts.tiles, &f->opts.hevc);
         if (!give_way(f, &may_write))
             return kni_err_set(err, KN_E_CANCELLED, "the fetcher was closed");
+        enum kn_status s = kni_fetcher_check(f);
+        if (s)
+            return s;
         if (!may_write || !kni_fetcher_ask(t, KNI_STORE_CALL_LOOKUP))
             return kni_err_set(err, KN_E_IO, LEFT_ALONE);
-        enum kn_status s = kni_store_lookup(f->store, &key, 1, &n_found, err); /* one by one: another process may be publishing the same */
+        s = kni_store_lookup(f->store, &key, 1, &n_found, err); /* one by one: another process may be publishing the same */
         *mine = kni_fetcher_told(t, s != KN_OK, err);
         if (!*mine)
             return s;
@@ -265,7 +270,7 @@ static void serve(struct kni_fetch_thread *t, struct kni_codec **codec, struct k
     pthread_mutex_lock(&f->lock);
     f->stats.busy_ns += kni_now_ns() - begin_ns;
     t->publish = NULL; /* no call is out, so that nobody takes it from here on */
-    if (mine && s && s != KN_E_CANCELLED) {
+    if (mine && s && s != KN_E_CANCELLED && s != KN_E_CHANGED) { /* whoever found a change has said it */
         say = !(f->logged_kinds & 1u << s);
         f->logged_kinds |= 1u << s;
     }

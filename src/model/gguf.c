@@ -390,6 +390,36 @@ done:
     return status;
 }
 
+enum kn_status kni_gguf_join(struct kni_gguf *first, struct kni_gguf *const *others, uint32_t n, struct kni_arena *arena, struct kn_err *err)
+{
+    struct kni_gguf g = *first;
+    uint64_t total = first->n_tensors;
+    for (uint32_t i = 0; i < n; i++)
+        total += others[i]->n_tensors; /* each at most half of UINT32_MAX */
+    if (total > UINT32_MAX / 2)
+        return kni_err_set(err, KN_E_FORMAT, "%s: its parts have %llu tensors together; " DAMAGED, first->path, (unsigned long long)total);
+    g.n_tensors = 0;
+    g.n_tensor_slots = slot_count((uint32_t)total);
+    g.tensors = array(arena, (size_t)total, sizeof *g.tensors);
+    g.tensor_slots = array(arena, g.n_tensor_slots, sizeof *g.tensor_slots);
+    if (!g.tensors || !g.tensor_slots)
+        return kni_err_set(err, KN_E_NOMEM, "%s: out of memory for %llu tensors", first->path, (unsigned long long)total);
+    for (uint32_t i = 0; i <= n; i++) {
+        const struct kni_gguf *from = i ? others[i - 1] : first;
+        for (uint32_t k = 0; k < from->n_tensors; k++) {
+            const struct kni_tensor *t = &from->tensors[k];
+            uint32_t *slot = tensor_slot(&g, t->name);
+            if (*slot)
+                return kni_err_set(err, KN_E_FORMAT, "%s: tensor %s is in an earlier part, too; the parts are not of one model, fetch them again", from->path,
+                                   kni_gguf_quote((struct kni_gguf_str){t->name, strlen(t->name)}).text);
+            g.tensors[g.n_tensors++] = *t;
+            *slot = g.n_tensors;
+        }
+    }
+    *first = g;
+    return KN_OK;
+}
+
 /* ---- values by key */
 
 static enum kn_status wrong_type(const struct kni_gguf *g, const struct kni_gguf_kv *kv, const char *want, struct kn_err *err)

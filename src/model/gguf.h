@@ -68,6 +68,10 @@ struct kni_gguf {
 enum kn_status kni_gguf_parse(struct kni_gguf **out, struct kni_arena *arena, const void *data, size_t n_bytes, const char *path,
                               struct kn_err *err);
 
+/* Appends the tensors of n others to first, in their order; metadata stays the first's. Everything lives in arena. KN_E_FORMAT when a
+ * tensor is in two of them (named), KN_E_NOMEM. On failure first is as it was. */
+enum kn_status kni_gguf_join(struct kni_gguf *first, struct kni_gguf *const *others, uint32_t n, struct kni_arena *arena, struct kn_err *err);
+
 /* NULL when absent. */
 const struct kni_gguf_kv *kni_gguf_find(const struct kni_gguf *gguf, const char *key);
 const struct kni_tensor *kni_gguf_find_tensor(const struct kni_gguf *gguf, const char *name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A model inside the library: what kn_model holds. Three parts: hyper-parameters, weights (pointers into the mapped
- * file), and the tokenizer. Immutable after open, reference counted, any thread.
+ * files), and the tokenizer. Immutable after open, reference counted, any thread.
  */
 #ifndef KNI_MODEL_MODEL_H
 #define KNI_MODEL_MODEL_H
@@ -11,8 +11,8 @@
 
 #include "base/arena.h"
 #include "base/dtype.h"
-#include "base/file.h"
 #include "kinema/model.h"
+#include "model/parts.h"
 
 /* One weight matrix or vector, row-major: ne[0] is the row length (input width), ne[1] the number of rows (outputs). */
 struct kni_tensor {
@@ -67,8 +67,8 @@ struct kni_chat;
 struct kn_model {
     _Atomic uint32_t n_refs;
     struct kni_arena arena; /* everything below that is not the file */
-    struct kni_file_map file;
-    struct kni_gguf *gguf;
+    struct kni_parts parts;
+    struct kni_gguf *gguf; /* of the first part, with the tensors of all */
     struct kni_tokenizer *tokenizer;
     struct kni_chat *chat; /* how messages are rendered */
     struct kn_model_info info;
@@ -80,6 +80,8 @@ struct kn_model {
     void (*packed_close)(void *packed);
 };
 
+/* Says that these bytes of a tensor are not needed for now: kni_file_map_release. */
+void kni_model_release(const struct kn_model *model, const void *at, size_t n_bytes);
 /* A reference of the caller's own, dropped by kn_model_close; returns model. Any thread. */
 struct kn_model *kni_model_ref(struct kn_model *model);
 

@@ -52,7 +52,7 @@ static void pack(void *arg, uint32_t worker, uint32_t n_workers)
             for (uint32_t k = panel; k < end; k++)
                 kni_panel_pack(p, k, src->data, (uint8_t *)(size_t)p->data + k * p->panel_bytes);
             size_t to = end == n_panels ? (size_t)src->n_bytes : end * KNI_PANEL_COLS * row_bytes;
-            kni_file_map_release(&j->model->file, (const uint8_t *)src->data + from, to - from);
+            kni_model_release(j->model, (const uint8_t *)src->data + from, to - from);
         }
         first += n_units;
     }
@@ -94,7 +94,8 @@ static enum kn_status weights_open(struct kni_weights **out, const struct kn_mod
     }
     struct job j = {.model = m, .weights = w};
     kni_threads_run(threads, pack, &j);
-    kni_file_map_release(&m->file, m->file.data, m->file.n_bytes); /* pages that two units shared */
+    for (uint32_t i = 0; i < m->parts.n; i++) /* pages that two units shared */
+        kni_file_map_release(&m->parts.parts[i].map, m->parts.parts[i].map.data, m->parts.parts[i].map.n_bytes);
     *out = w;
     return KN_OK;
 no_memory:

@@ -2,6 +2,8 @@
 /*
  * Who gets in, what it starts from, and who has to leave.
  *
+ * Nobody gets in when the model's files have changed: sched.c asks before this and ends all jobs.
+ *
  * A job that comes to the head of the queue first takes what the pool already has. If the store may have whole chunks
  * beyond that, it waits aside for a fetch (fetching.c). Then it joins the steps when there is room for all its tokens.
  *

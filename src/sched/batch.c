@@ -185,6 +185,8 @@ bool kni_sched_run_batch(struct kni_sched *s)
     kni_alloc_forbid_begin();
     enum kn_status status = kni_run_step(s->opts.run, s->items, s->n_batch);
     kni_alloc_forbid_end();
+    if (!status && s->opts.check) /* what the step has computed with */
+        status = s->opts.check(s->opts.user);
     s->stats.n_steps++;
     s->stats.n_step_tokens += n_tokens;
     for (uint32_t i = 0; i < s->n_batch; i++) {

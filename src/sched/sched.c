@@ -106,10 +106,22 @@ static void break_stall(struct kni_sched *s)
     kni_sched_finish(s, spared, KN_STOP_REASON_ERROR, KN_E_FULL);
 }
 
+/* Blocks that are there, and what comes yet, belong to a model that is no more. */
+static void end_all_if_changed(struct kni_sched *s)
+{
+    struct kni_job_list *lists[] = {&s->waiting, &s->fetching, &s->running};
+    enum kn_status status = s->opts.check && (s->waiting.n || s->fetching.n || s->running.n) ? s->opts.check(s->opts.user) : KN_OK;
+    while (status && (s->waiting.n || s->fetching.n || s->running.n)) /* who leaves one list may come into another */
+        for (unsigned i = 0; i < 3; i++)
+            if (lists[i]->first)
+                kni_sched_finish(s, lists[i]->first, KN_STOP_REASON_ERROR, status);
+}
+
 static void take_news(struct kni_sched *s)
 {
     kni_sched_poll_publishes(s);
     kni_sched_poll_leftovers(s);
+    end_all_if_changed(s);
     kni_sched_expire(s);
     kni_sched_poll_fetches(s);
     kni_sched_admit(s);

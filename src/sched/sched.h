@@ -44,7 +44,10 @@ struct kni_sched_opts {
     enum kn_kv_quality fetch_quality; /* of what the fetcher brings; never DEFAULT where there is one */
     uint32_t n_vocab;
     kni_sched_take_fn take;
-    void *user;
+    /* KN_OK as long as the run computes with what it was opened with; asked before jobs are admitted and after every step. What fails it
+     * ends all jobs with its status. NULL: always. */
+    enum kn_status (*check)(void *user);
+    void *user; /* of both */
 };
 
 /* As the fields of struct kn_engine_stats of the same names. */

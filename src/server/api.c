@@ -152,7 +152,7 @@ static void answer_unavailable(struct kni_http_reply *reply, const char *code, c
 static void answer_failure(struct kni_http_reply *reply, const struct kni_failure *f)
 {
     kni_http_error(reply, f->status, NULL, f->code, "%s", f->text);
-    reply->retry_after_s = f->status == 503 ? RETRY_AFTER_S : 0;
+    reply->retry_after_s = f->status == 503 && strcmp(f->code, "model_changed") ? RETRY_AFTER_S : 0;
 }
 
 static void answer_status(struct kni_http_reply *reply, enum kn_status s)
@@ -175,6 +175,7 @@ static void answer_refusal(struct kni_http_reply *reply, const struct kni_call *
     case KN_E_CONTEXT: kni_http_error(reply, 400, NULL, "context_length_exceeded", "%s", text); break;
     case KN_E_FULL: kni_http_error(reply, 400, NULL, "prompt_too_large", "%s", text); break;
     case KN_E_ARG: kni_http_error(reply, 400, NULL, NULL, "%s", text); break;
+    case KN_E_CHANGED: kni_http_error(reply, 503, NULL, "model_changed", "%s", text); break; /* no Retry-After: it does not pass by itself */
     default: answer_status(reply, call->err.status == KN_E_CANCELLED ? KN_E_STATE : call->err.status); break;
     }
 }

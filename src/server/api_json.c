@@ -419,6 +419,8 @@ struct kni_failure kni_failure_of(enum kn_stop_reason reason, enum kn_status sta
                                                                    "when it is less busy"};
     case KN_E_NOMEM: case KN_E_FULL: return (struct kni_failure){503, "overloaded", "the server ran out of memory during the request: try again later"};
     case KN_E_STATE: return (struct kni_failure){503, "shutting_down", "the server is shutting down: send the request again later"};
+    case KN_E_CHANGED: return (struct kni_failure){503, "model_changed", "the model's file has changed on disk during the request, so that its answer is none: the server "
+                                                                        "has to be restarted (GET /health says which file)"};
     default: return (struct kni_failure){500, "internal_error", kn_status_message(status)};
     }
 }

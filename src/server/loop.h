@@ -56,6 +56,7 @@ struct kni_snapshot {
     struct kn_engine_stats engine;
     uint32_t n_calls, n_inbox; /* open; not yet taken in */
     bool draining;
+    struct kn_err fault; /* why nothing is answered any more: kn_model_check's; status KN_OK: none. As of kni_loop_get_snapshot */
     struct kni_snapshot_fetch fetches[KNI_SNAPSHOT_MAX_FETCHES];
     uint32_t n_fetches; /* listed */
     /* Pool map: cell i stands for blocks [i * cell_blocks, ...); its bytes count blocks by enum kn_block_state, scaled to 0..255. */
@@ -63,7 +64,7 @@ struct kni_snapshot {
     uint8_t cells[KNI_SNAPSHOT_MAX_CELLS][5];
 };
 
-/* Any thread. Copies the last snapshot. When it is old because the loop sleeps, waits a moment for a new one. */
+/* Any thread. Copies the last snapshot, and looks after the model's files. When it is old because the loop sleeps, waits a moment for a new one. */
 void kni_loop_get_snapshot(struct kni_loop *loop, struct kni_snapshot *out);
 
 #endif

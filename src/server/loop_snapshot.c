@@ -105,6 +105,7 @@ void kni_loop_get_snapshot(struct kni_loop *loop, struct kni_snapshot *out)
         ;
     *out = loop->snapshot;
     pthread_mutex_unlock(&loop->lock);
+    kn_model_check(loop->opts.model, &out->fault); /* asked here, since an idle engine asks for nothing */
     if (is_old)
         atomic_fetch_sub_explicit(&loop->n_wanting, 1, memory_order_relaxed);
 }

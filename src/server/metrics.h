@@ -49,7 +49,8 @@ double kni_hist_quantile(const struct kni_hist *hist, double p);
 void kni_metrics_render(const struct kni_metrics *metrics, const struct kni_snapshot *snapshot, const char *model, struct kni_buf *out);
 /* The dashboard's JSON object. */
 void kni_metrics_render_json(const struct kni_metrics *metrics, const struct kni_snapshot *snapshot, const char *model, struct kni_buf *out);
-/* {"status": "ok" | "degraded" | "draining", ...} and why. True: ready for requests (degraded is ready, draining is not). */
+/* {"status": "ok" | "degraded" | "failed" | "draining", ...} and why. True: ready for requests (degraded is ready, failed and draining
+ * are not). */
 bool kni_metrics_render_health(const struct kni_metrics *metrics, const struct kni_snapshot *snapshot, const char *model, struct kni_buf *out);
 
 /* ---- between metrics.c, metrics_render.c and metrics_json.c */

@@ -245,8 +245,13 @@ static void status(struct kni_buf *out, const struct kni_snapshot *s, uint64_t n
     };
     unsigned degraded = kni_metrics_degraded(s, now_ns);
 
-    text(out, "status", s->draining ? "draining" : degraded ? "degraded" : "ok");
+    text(out, "status", s->draining ? "draining" : s->fault.status ? "failed" : degraded ? "degraded" : "ok");
     kni_buf_text(out, "\"reasons\":[");
+    if (s->fault.status) {
+        kni_buf_text(out, "\"");
+        kni_buf_json(out, s->fault.text, strlen(s->fault.text));
+        kni_buf_text(out, "\",");
+    }
     for (unsigned i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (degraded & reasons[i].degraded)
             kni_buf_format(out, "\"%s\",", reasons[i].reason);
@@ -295,5 +300,5 @@ bool kni_metrics_render_health(const struct kni_metrics *metrics, const struct k
     number(out, "running", e->n_running);
     end(out, '}');
     finish(out);
-    return !snapshot->draining;
+    return !snapshot->draining && !snapshot->fault.status;
 }

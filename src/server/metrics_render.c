@@ -207,7 +207,7 @@ static void process(struct kni_buf *out, const struct kni_metrics *m, const stru
     gauge(out, "threads", s->engine.n_threads, "Threads that compute.");
     seconds(out, "start_time_seconds", "gauge", m->begin_wall_ns, "When the server was started, since 1970.");
     gauge(out, "resident_memory_bytes", kni_metrics_resident_bytes(), "Memory of the process that is in RAM, the mapped model included.");
-    gauge(out, "up", !s->draining, "1: takes requests; 0: draining.");
+    gauge(out, "up", !s->draining && !s->fault.status, "1: takes requests; 0: draining, or the model's files have changed.");
     gauge(out, "degraded", kni_metrics_degraded(s, now) != 0, "1: serves, but not everything that was configured works; /health says what.");
     seconds(out, "snapshot_age_seconds", "gauge", now > s->taken_ns ? now - s->taken_ns : 0, "Age of the values about the engine; an idle engine takes none.");
 }
