@@ -45,19 +45,21 @@ static size_t text_bytes(const struct kni_out *out, int32_t token)
     return !kn_model_token_is_special(out->answer.model, token) && kn_model_token_bytes(out->answer.model, token, &bytes, &n) == KN_OK ? n : 0;
 }
 
-/* Whether all that comes before the answer is known. */
-static bool is_prompt_known(const struct kni_call *call)
+/* Whether all that comes before the answer is there. */
+static bool is_prompt_scored(const struct kni_call *call)
 {
-    /* acquire: with the engine's releases. A first choice that is done has failed, or has told all */
-    return !call->score_prompt || atomic_load_explicit(&call->choices[0].done, memory_order_acquire) ||
-           atomic_load_explicit(&call->n_prompt_scored, memory_order_acquire) == call->n_tokens;
+    /* acquire: with the engine's release */
+    return !call->score_prompt || atomic_load_explicit(&call->n_prompt_scored, memory_order_acquire) == call->n_tokens;
 }
 
 bool kni_out_take(struct kni_out *out, bool *finished)
 {
     struct kni_call_choice *c = out->choice;
     *finished = false;
-    if (out->ended || !is_prompt_known(out->call))
+    if (out->ended)
+        return false;
+    /* A first choice that ended before all of the prompt was scored has failed: what became of it must still be seen. */
+    if (!is_prompt_scored(out->call) && !atomic_load_explicit(&out->call->choices[0].done, memory_order_acquire))
         return false;
     /* done first: once it is seen, n_events is the last there will be. Both pair with releases in the engine's thread */
     bool done = atomic_load_explicit(&c->done, memory_order_acquire);
@@ -387,7 +389,7 @@ static void put_chunk(struct kni_exchange *x, struct kni_out *out, struct kni_bu
 void kni_render_events(struct kni_exchange *x, struct kni_out *out, struct kni_buf *b)
 {
     size_t at;
-    if (out->closed || (!out->n_taken && !out->ended && !out->call->score_prompt) || !is_prompt_known(out->call))
+    if (out->closed || (!out->n_taken && !out->ended && !out->call->score_prompt) || !is_prompt_scored(out->call))
         return;
     if (!out->begun && (x->params.chat || out->echo))
         put_chunk(x, out, b, 0, out->call->score_prompt, NULL);

@@ -37,7 +37,7 @@ struct script {
     bool endless;            /* waits for finish or cancel behind its text */
     bool special_first;      /* a control token comes first */
     uint64_t n_cached, n_fetched;
-    long prompt_ms;          /* the prompt's scores come so late */
+    long prompt_ms;          /* the prompt's scores come so late; -1: never */
 };
 
 struct kni_loop {
@@ -117,7 +117,7 @@ static inline void *play(void *user)
         if (n % 3 == 2)
             pause_ms(1);
     }
-    if (!s->refuse && call->score_prompt && s->prompt_ms) {
+    if (!s->refuse && call->score_prompt && s->prompt_ms > 0) {
         pause_ms(s->prompt_ms);
         play_prompt(call);
     }

@@ -31,6 +31,10 @@ ROLLING = {"task": "kinema_rolling", **DATA, "output_type": "loglikelihood_rolli
            "doc_to_target": "{{question}}{{choices[0]}}. {{question}}{{choices[1]}}. {{question}}{{choices[2]}}.",
            "metric_list": [{"metric": "bits_per_byte", "aggregation": "bits_per_byte", "higher_is_better": False}]}
 
+GENERATE = {"task": "kinema_generate", **DATA, "output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": "{{choices[0]}}",
+            "generation_kwargs": {"until": ["\n\n"], "max_gen_toks": 6, "do_sample": False},
+            "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}]}
+
 
 def encode(text):
     return server.post("/tokenize", {"prompt": text, "add_special_tokens": False}).json["tokens"]
@@ -110,6 +114,16 @@ def check_rolling():
         got = s["resps"][0]
         got = float(got[0] if isinstance(got, (list, tuple)) else got)
         near(got, want, n, s["target"])
+
+
+def check_generation():
+    _, samples = evaluate(GENERATE, batch_size=3)
+    for s in samples:
+        arguments = s["arguments"]
+        context = next(iter(arguments.values()))["arg_0"] if isinstance(arguments, dict) else arguments[0][0]
+        want = server.complete(encode(context), 6, stop=["\n\n"])[0]
+        assert s["resps"][0][0] == want, (context, s["resps"], want)
+        assert want, context
 
 
 def check_nothing_is_left():

@@ -125,6 +125,13 @@ static void streamed_echo(void **state)
     }
     struct bed b;
     struct kni_buf all = {0};
+    start(&b, &(struct script){.texts = {"xy"}, .reason = KN_STOP_REASON_ERROR, .status = KN_E_IO, .prompt_ms = -1}); /* fails before all is scored */
+    ask(&b, kni_api_completions, "{\"prompt\":\"ab\",\"echo\":true,\"stream\":true,\"logprobs\":1,\"n\":2}");
+    assert_int_equal(read_all(&b, 50, &all), -1);
+    assert_non_null(strstr(all.data, "\"error\""));
+    assert_null(strstr(all.data, "token_logprobs"));
+    kni_buf_fini(&all);
+    finish(&b);
     start(&b, &(struct script){.texts = {""}, .reason = KN_STOP_REASON_LENGTH});
     ask(&b, kni_api_completions, "{\"prompt\":\"ab\",\"echo\":true,\"stream\":true,\"logprobs\":1,\"max_tokens\":0,\"n\":2}");
     assert_int_equal(read_all(&b, 50, &all), -1);
