@@ -7,7 +7,8 @@
  *                                                       `- 503, Retry-After  `- refused: 400, 503
  *
  * Nothing is answered before the engine has accepted all calls, so that what it refuses gets a proper status. A client that goes away
- * cancels its calls; one that only says that it has said all gets its answer (peer.h). Thread: the connection's. Failure: an error object; whatever was submitted is cancelled.
+ * cancels its calls; one that only says that it has said all gets its answer (server_peer.h). Thread: the connection's. Failure: an error
+ * object; whatever was submitted is cancelled.
  */
 #include <poll.h>
 #include <stdio.h>

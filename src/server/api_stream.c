@@ -5,7 +5,7 @@
  *     read: text left? -> give it.  over? -> end.  else take tokens of every choice -> chunks;  nothing? -> wait
  *
  * While nothing comes, a comment goes out every keep_alive_ms, so that proxies keep the line, and sooner where it is to show whether a
- * client that has said all still reads (peer.h); clients skip comments. A stop string ends
+ * client that has said all still reads (server_peer.h); clients skip comments. A stop string ends
  * its choice in the engine at once; its last chunk does not wait for that, but the stream's end does (usage is known then).
  * Thread: the connection's. Failure: a choice that fails becomes an error event and ends the stream; a client that has gone cancels.
  */

@@ -21,7 +21,7 @@
 #include <stdatomic.h>
 
 #include "kinema/engine.h"
-#include "server/peer.h"
+#include "server/server_peer.h"
 
 #define KNI_CALL_MAX_TOP 20u
 

@@ -4,6 +4,8 @@
  *
  *     accept (max_connections) -> head -> route, key, body limit -> body -> handler -> reply (whole, or pulled piece by piece)
  *
+ * Without keys on loopback requests must be for names of this machine (http_host.h).
+ *
  * A guard thread cuts connections that take longer than their phase allows (head, body, sending, idle): a client that sends or
  * reads one byte now and then does not keep its place. Handlers know nothing of libmicrohttpd and can be called by tests.
  */
@@ -17,7 +19,7 @@
 
 #include "kinema/server.h"
 #include "server/metrics.h"
-#include "server/peer.h"
+#include "server/server_peer.h"
 
 /* Who asks. Constant after open. */
 struct kni_tenant {

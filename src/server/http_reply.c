@@ -9,7 +9,7 @@
  * the client has gone, when the server closes, or when the answer could not be queued. Large bodies go out by pieces so that the
  * guard sees progress; each pulled piece leaves at once, since libmicrohttpd pushes chunks with TCP_NODELAY.
  *
- * A client that had said all may have been sent the first bytes of its answer while that was made (peer.h): libmicrohttpd knows nothing of
+ * A client that had said all may have been sent the first bytes of its answer while that was made (server_peer.h): libmicrohttpd knows nothing of
  * them, so what is left is written here, and the connection closed.
  *
  * Web pages of other origins may read answers only where the operator allows theirs: a server without keys on somebody's own machine

@@ -3,7 +3,8 @@
  * A request from its head to its handler. libmicrohttpd calls on_access once with the head, then with each piece of body, then
  * once more when all has come:
  *
- *     head:  too many connections, unclear length, head too large, no such route, no key, body too large   -> a verdict
+ *     head:  too many connections, unclear length, head too large, a foreign name, a coded body, no such route, no key, body too large
+ *            -> a verdict
  *     body:  collected, doubling; with a verdict thrown away; more than was allowed: 413 at once
  *     end:   the verdict's answer, or the handler's
  *
@@ -13,7 +14,7 @@
  *
  * Content-Type is not looked at: a body is parsed as JSON whatever it says it is, as clients that forget the header expect.
  * Heads are limited twice: what exceeds max_header_bytes is answered here; what exceeds libmicrohttpd's memory of about twice
- * that, there, with a page of its own (414, 431).
+ * that, there (414, 431). Its own pages never go out once a request line has been read: see kni_http_on_refused.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -73,7 +73,7 @@ enum MHD_Result kni_http_answer_queue(struct kni_http_conn *conn, struct MHD_Con
 /* In the middle of a body libmicrohttpd takes no answer: this writes a whole reply to the socket itself, and the connection must be
  * closed. Takes what reply owns. */
 void kni_http_answer_raw(struct kni_http_conn *conn, enum kni_route route, struct kni_http_answer *answer);
-/* For a client that has been sent the answer's first bytes (peer.h): writes what is left of it. Otherwise as raw. */
+/* For a client that has been sent the answer's first bytes (server_peer.h): writes what is left of it. Otherwise as raw. */
 void kni_http_answer_rest(struct kni_http_conn *conn, enum kni_route route, struct kni_http_answer *answer);
 /* Counts an answer of that status. */
 void kni_http_count(struct kni_http *http, enum kni_route route, unsigned status);

@@ -3,8 +3,9 @@
  * What the parts of params share: the object being read, and where its first error goes. Every reader function returns false once
  * there is an error and leaves it as it is, so that they can be chained.
  *
- *     body -> params_json.c (depth, cost, what nobody reads) -> params.c (budget, JSON) -> params_fields.c (numbers, stops, what is refused) -> params_prompt.c (texts -> tokens)
- *               `-> params_words.c: what is wrong with bytes that jansson does not take
+ *     body -> params_json.c (depth, cost, what nobody reads) -> params.c (budget, JSON) -> params_fields.c (numbers, stops, what is
+ *             refused) -> params_prompt.c (texts -> tokens)
+ *      `-> params_words.c: what is wrong with bytes that jansson does not take
  */
 #ifndef KNI_SERVER_PARAMS_READER_H
 #define KNI_SERVER_PARAMS_READER_H

@@ -43,9 +43,16 @@ bad "\"api_keys\" takes an array" '{"api_keys": "k"}'
 bad "\"api_keys[1]\" has no key" '{"api_keys": ["a", {"name": "b"}]}'
 bad "\"api_keys[0].salz\"; did you mean salt" '{"api_keys": [{"key": "a", "salz": "b"}]}'
 bad "is masked" '{"api_keys": [{"key": "***"}]}'
+bad "\"allow_host\" takes a string or an array of strings, not a number" '{"allow_host": ["a", 1]}'
+bad "\"allow_host\" takes a name" '{"allow_host": "a,b"}'
 bad "takes an object" '[]'
 bad "it is a flag only" '{"verbose": true}'
 bad "did you mean medium?" '{"preset": "mediun"}'
+
+# ---- lists: flags and the file add to them
+config '{"allow_host": ["llm.lan", "box"], "max_parse": "1M"}'
+serve --allow-host box --config "$work/c.json" --allow-host more --print-config >"$work/p.json" || fail "print-config"
+[ "$(json "$work/p.json" '[sorted(o["allow_host"]), o["max_parse"]]')" = '[["box", "llm.lan", "more"], 1048576]' ] || fail "lists: $(cat "$work/p.json")"
 
 # ---- flags override the file, whatever their order; what is printed can be read again
 config '{"port": 1234, "pool_size": "64M", "idle_timeout": "1500ms", "preset": "exact", "max_running": 7, "api_keys": [{"key": "secret-1", "name": "anna", "salt": "s"}]}'

@@ -2,6 +2,7 @@
 """OpenAI's own Python client against the server: every endpoint, streams, stop strings, logprobs, seeds, choices, usage, errors,
 cancellation, many at once. Arguments: MODEL."""
 import asyncio
+import concurrent.futures
 import json
 import math
 import socket
@@ -360,6 +361,62 @@ def check_raw_http():
     chunked = b"".join(b"%x\r\n%s\r\n" % (len(body[i:i + 7]), body[i:i + 7]) for i in range(0, len(body), 7)) + b"0\r\n\r\n"
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert b" 200 " in raw(head + chunked)[:20], "a chunked body"
+
+
+def check_half_closed():
+    """A client that has said all and says so by shutdown() gets its answer: every endpoint, whole and streamed, kept and closed, 1.0 and 1.1."""
+    def ask(head, body, chunked=False):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=serve_bed.PATIENCE) as s:
+            length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
+            s.sendall(head + length + b"\r\n\r\n" + (b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if chunked else body))
+            s.shutdown(socket.SHUT_WR)
+            out = b""
+            while piece := s.recv(65536):
+                out += piece
+            return out
+    before = server.metrics()["kinema_disconnects_total"]
+    posts = [("/v1/completions", {"prompt": "One two", "max_tokens": 20, "ignore_eos": True}, b'"usage"'),
+             ("/v1/completions", {"prompt": ["One", "Two"], "n": 2, "max_tokens": 8, "ignore_eos": True}, b'"usage"'),
+             ("/v1/completions", {"prompt": "One two", "max_tokens": 20, "stream": True}, b"data: [DONE]"),
+             ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20}, b'"usage"'),
+             ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20, "stream": True}, b"data: [DONE]"),
+             ("/tokenize", {"content": "Hello " * 20000}, b'"count"'), ("/detokenize", {"tokens": [1, 2, 3]}, b'"content"')]
+    for path, body, wanted in posts:
+        for version, line in ((b"1.1", b""), (b"1.1", b"Connection: close\r\n"), (b"1.0", b"")):
+            for chunked in (False, True) if version == b"1.1" else (False,):
+                got = ask(b"POST %s HTTP/%s\r\nHost: localhost\r\n%s" % (path.encode(), version, line), json.dumps(body).encode(), chunked)
+                assert got.startswith(b"HTTP/1.1 200 ") and got.count(b"HTTP/1.1 ") == 1 and wanted in got, (path, version, line, got[:300])
+    for path in ("/health", "/v1/models", "/metrics", "/stats", "/"):
+        assert ask(b"GET %s HTTP/1.1\r\nHost: localhost\r\n" % path.encode(), b"").startswith(b"HTTP/1.1 200 "), path
+    assert server.metrics()["kinema_disconnects_total"] == before
+
+
+def check_names():
+    """DNS rebinding and simple requests of pages; the dashboard goes on."""
+    def status(**headers):
+        return server.ask("POST", "/tokenize", b'{"content": "a"}', headers).status
+    assert status(Host=f"localhost:{server.port}") == 200
+    assert status(Host="evil.example") == 403
+    assert status(Host="localhost", Origin="https://evil.example", **{"Content-Type": "text/plain"}) == 403
+    assert status(Host="localhost", Origin=f"http://127.0.0.1:{server.port}") == 200
+    assert status(**{"Content-Encoding": "gzip"}) == 415
+    assert server.ask("GET", "/", headers={"Host": "evil.example"}).status == 403
+    assert server.ask("GET", "/", headers={"Host": "[::1]"}).status == 200
+
+
+def check_ignored_memory():
+    """The body of 0.84 MB whose ignored field would make a tree of 68 MB, over 64 connections at once: answered, and no memory is kept."""
+    def resident():
+        with open(f"/proc/{server.child.pid}/status", encoding="ascii") as f:
+            return next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
+    ignored = b'{"user":[' + b",".join([b"{}"] * 280000) + b'],"content":"a"}'
+    read = b'{"prompt":[' + b",".join([b"[]"] * 280000) + b"]}"
+    before = resident()
+    for path, body, wanted in (("/tokenize", ignored, {200}), ("/v1/completions", read, {400, 503})):
+        with concurrent.futures.ThreadPoolExecutor(64) as pool:
+            got = {a.status for a in pool.map(lambda _, p=path, b=body: server.ask("POST", p, b), range(64))}
+        assert got <= wanted and got & {200, 400}, (path, got)
+    wait_for("memory is given back", lambda: resident() < before + 100 * 1024)
 
 
 def check_other_routes():

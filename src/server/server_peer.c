@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clients that have said all, and clients that are gone; see peer.h. Nothing here blocks. */
-#include "server/peer.h"
+/* Clients that have said all, and clients that are gone; see server_peer.h. Nothing here blocks. */
+#include "server/server_peer.h"
 
 #include <errno.h>
 #include <linux/tcp.h> /* struct tcp_info with tcpi_bytes_received, which <netinet/tcp.h> may lack; not both in one file */
