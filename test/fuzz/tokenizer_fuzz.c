@@ -33,6 +33,35 @@ static struct kni_tokenizer *tokenizer_of(unsigned which)
     return loaded[which];
 }
 
+static bool same(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b)
+{
+    return n_a == n_b && (!n_a || !memcmp(a, b, n_a * sizeof *a));
+}
+
+/* The text plain as a whole is the text without control tokens; ranges without bytes change nothing; a limit is held or said to be passed. */
+static void check_options(const struct kni_tokenizer *t, const char *text, size_t n, const int32_t *ids, size_t n_ids, unsigned flags)
+{
+    const size_t room = 3 * n + 2;
+    int32_t *plain = malloc(room * sizeof *plain), *other = malloc(room * sizeof *other);
+    const struct kn_text_range whole = {0, n}, empty[2] = {{n / 2, 0}, {n, 0}};
+    struct kn_tokenize_opts o = {.flags = KN_TOKENIZE_SPECIAL, .plain = &whole, .n_plain = 1};
+    size_t n_plain = room, n_other = room;
+    if (!plain || !other || kni_tokenizer_encode(t, text, n, 0, plain, &n_plain) || kni_tokenizer_encode_with(t, text, n, &o, NULL, other, &n_other) ||
+        !same(plain, n_plain, other, n_other))
+        abort();
+    o = (struct kn_tokenize_opts){.flags = flags, .plain = empty, .n_plain = 2};
+    n_other = room;
+    if (kni_tokenizer_encode_with(t, text, n, &o, NULL, other, &n_other) || !same(ids, n_ids, other, n_other))
+        abort();
+    o.max_ids = n_ids / 2 + 1;
+    n_other = room;
+    enum kn_status s = kni_tokenizer_encode_with(t, text, n, &o, NULL, other, &n_other);
+    if (s != (n_ids > o.max_ids ? KN_E_CONTEXT : KN_OK) || (s == KN_E_CONTEXT ? n_other <= o.max_ids || n_other > n_ids : !same(ids, n_ids, other, n_other)))
+        abort();
+    free(plain);
+    free(other);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!size)
@@ -48,6 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     enum kn_status s = kni_tokenizer_encode(t, text, n, data[0] & 4 ? KN_TOKENIZE_SPECIAL : 0, ids, &n_ids);
     if (s != KN_OK || n_ids > 3 * n + 1)
         abort();
+    check_options(t, text, n, ids, n_ids, data[0] & 4 ? KN_TOKENIZE_SPECIAL : 0);
     size_t i = 0;
     if (which == 4) { /* blanks before the text and behind control tokens: only that nothing is lost */
         for (; i < n_ids; i++)

@@ -129,8 +129,44 @@ static void none(void **state)
     expect("{{ 'Question: ' + content }}", "none", KN_E_UNSUPPORTED, true, 1, talk, NULL);
 }
 
+/* A chosen template in place of the file's own, which keeps what that says when it is of the same kind. */
+static void chosen(void **state)
+{
+    (void)state;
+    static const char tight[] = "{{ '[INST]' + content + '[/INST]' }}";
+    static const struct { const char *file, *name, *want; } all[] = {
+        {"", "chatml", "<|im_start|>user\na<|im_end|>\n"}, {"{{ x }}", "gemma", "<|im_start|><start_of_turn>user\na<end_of_turn>\n"},
+        {"", "llama3", "<|im_start|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|>"}, {tight, "mistral", "<|im_start|>[INST]a[/INST]"},
+        {"", "mistral", "<|im_start|>[INST] a [/INST]"}, {tight, "chatml", "<|im_start|>user\na<|im_end|>\n"},
+        {"{{ '<|im_start|>system\nS<|im_end|>\n' }}", "chatml", "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n"},
+        {"{{ '<|im_start|>system\nS<|im_end|>\n' }}", "mistral", "<|im_start|>[INST] a [/INST]"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct fixture f;
+        struct kni_chat *chat;
+        struct kni_gguf *g;
+        struct kn_err err = {0};
+        char buf[256];
+        size_t n = sizeof buf;
+        start(&f, all[i].file);
+        assert_int_equal(kni_gguf_parse(&g, &f.arena, f.w.file.data, f.w.file.n, "t.gguf", &err), KN_OK);
+        assert_int_equal(kni_chat_load(&chat, &f.arena, g, f.t, all[i].name, &err), KN_OK);
+        assert_string_equal(kni_chat_name(chat), all[i].name);
+        assert_int_equal(chat->in_file, *all[i].file != 0);
+        assert_non_null(strstr(kn_chat_template_names(), all[i].name));
+        assert_int_equal(kni_chat_render(chat, &with_system[1], 1, 0, NULL, buf, &n), KN_OK);
+        assert_string_equal(buf, all[i].want);
+        static const char *const unknown[] = {"none", "", "chat", "chatml "};
+        for (int k = 0; k < 4; k++) {
+            assert_int_equal(kni_chat_load(&chat, &f.arena, g, f.t, unknown[k], &err), KN_E_ARG);
+            assert_non_null(strstr(err.text, "known are chatml, llama3, mistral, gemma"));
+        }
+        stop(&f);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chatml), cmocka_unit_test(llama3), cmocka_unit_test(mistral), cmocka_unit_test(gemma), cmocka_unit_test(none)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chatml), cmocka_unit_test(llama3), cmocka_unit_test(mistral), cmocka_unit_test(gemma), cmocka_unit_test(none), cmocka_unit_test(chosen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

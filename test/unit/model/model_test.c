@@ -126,6 +126,8 @@ static void file_errors(void **state)
     assert_int_equal(kn_model_open(&m, &o, &err), KN_E_ARG);
     o = (struct kn_model_opts){.path = path}; /* size forgotten */
     assert_int_equal(kn_model_open(&m, &o, &err), KN_E_ARG);
+    o.size = offsetof(struct kn_model_opts, path); /* too small to hold it */
+    assert_int_equal(kn_model_open(&m, &o, &err), KN_E_ARG);
     assert_int_equal(kn_model_open(&m, NULL, &err), KN_E_ARG);
     assert_int_equal(kn_model_open(NULL, NULL, &err), KN_E_ARG);
 }

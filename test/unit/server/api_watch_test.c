@@ -72,7 +72,6 @@ static void echo_of_a_chat(void **state)
         assert_string_equal(text_at(j, "choices.0.message.role"), "assistant");
         assert_int_equal(json_array_size(at(j, "choices.0.logprobs.content")), 5);
         assert_int_equal(int_at(j, "usage.completion_tokens"), 5);
-        assert_false(b.loop.players[0].call->score_prompt);
         json_decref(j);
         finish(&b);
     }

@@ -165,7 +165,7 @@ static void linear(void **state)
     (void)state;
     static const char *const templates[] = {NULL, LLAMA3, GEMMA, MISTRAL};
     for (size_t i = 0; i < 4; i++)
-        for (int spm = 0; spm < 2; spm++) {
+        for (int spm = i % 2; spm <= (int)(i % 2); spm++) { /* each template with one of the two tokenizers */
             struct kn_model *model = open_with(templates[i], spm);
             struct kni_params_limits wide = {.n_ctx = 1u << 24, .max_choices = 1, .model_name = "tiny", .stop = asked};
             uint64_t steps = 0, allocs = 0;
@@ -265,11 +265,42 @@ static void given_up(void **state)
     }
 }
 
+/* Any allocation may fail, of either tokenizer: out of memory is said, and nothing is left. */
+static void memory_runs_out(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x \\u2581 <|im_end|>\"},{\"role\":\"assistant\",\"content\":\"e\\u0301\\u0323 \"}],\"echo\":true}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"content\":\"\\u2581\"}],\"continue_final_message\":true}",
+    };
+    for (int kind = 0; kind < 3; kind++) {
+        struct kn_model *model = kn_open_tiny(&(struct kn_tiny_opts){.n_layer = 1, .spm = kind == 2, .pre = kind == 1 ? "qwen2" : NULL});
+        assert_non_null(model);
+        uint64_t before = kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes;
+        for (size_t k = 0; k < sizeof bodies / sizeof *bodies; k++) {
+            enum kn_status s = KN_E_NOMEM;
+            for (uint64_t i = 1; s != KN_OK; i++) {
+                struct kni_params p;
+                struct kni_params_error e;
+                kni_alloc_fault_arm(i, false);
+                s = kni_params_parse(&p, true, model, &limits, bodies[k], strlen(bodies[k]), &e);
+                bool hit = kni_alloc_fault_hit();
+                kni_alloc_fault_arm(0, false);
+                kni_params_fini(&p);
+                assert_true(hit ? s == KN_E_NOMEM && e.status == 503 : s == KN_OK);
+                assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_COUNT).current_bytes, before);
+                assert_true(i < 1000);
+            }
+        }
+        kn_model_close(&model);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whose_turn), cmocka_unit_test(echo), cmocka_unit_test(not_for_texts), cmocka_unit_test(linear), cmocka_unit_test(refused_early),
-        cmocka_unit_test(given_up),
+        cmocka_unit_test(given_up),   cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
