@@ -16,6 +16,10 @@ static void fill_ref(struct kni_kernels *k)
     k->softmax_tile = kni_softmax_tile_ref;
     k->scale = kni_scale_ref;
     k->exp = kni_exp_ref;
+    k->logit_max = kni_logit_max_ref;
+    k->logit_sum = kni_logit_sum_ref;
+    k->logit_sum_above = kni_logit_sum_above_ref;
+    k->logit_count_above = kni_logit_count_above_ref;
     k->gemm = kni_gemm_ref;
     k->pack16 = kni_pack16_ref;
     k->quantise = kni_quantise_ref;
@@ -46,6 +50,10 @@ static void fill_avx2(struct kni_kernels *k)
     k->softmax_tile = kni_softmax_tile_avx2;
     k->scale = kni_scale_avx2;
     k->exp = kni_exp_avx2;
+    k->logit_max = kni_logit_max_avx2;
+    k->logit_sum = kni_logit_sum_avx2;
+    k->logit_sum_above = kni_logit_sum_above_avx2;
+    k->logit_count_above = kni_logit_count_above_avx2;
     k->gemm = kni_gemm_avx2;
     k->pack16 = kni_pack16_avx2;
     k->dequant[KNI_DTYPE_Q4_0] = kni_dequant_q4_0_avx2;

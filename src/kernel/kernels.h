@@ -13,6 +13,7 @@
 #include "kernel/convert.h"
 #include "kernel/dequant.h"
 #include "kernel/gemm.h"
+#include "kernel/logits.h"
 #include "kernel/norm.h"
 #include "kernel/qgemm.h"
 #include "kernel/rope.h"
@@ -31,6 +32,10 @@ struct kni_kernels {
     kni_softmax_tile_fn softmax_tile;
     kni_scale_fn scale;
     kni_exp_fn exp;
+    kni_logit_max_fn logit_max;
+    kni_logit_sum_fn logit_sum;
+    kni_logit_sum_above_fn logit_sum_above;
+    kni_logit_count_above_fn logit_count_above;
     kni_gemm_fn gemm;
     kni_pack16_fn pack16;
     kni_quantise_fn quantise;

@@ -25,6 +25,8 @@
 #include "base/alloc.h"
 #include "run/workspace.h"
 
+_Static_assert(KNI_RUN_COLS % KNI_LOGIT_BLOCK == 0 && KNI_RUN_LOGIT_COLS % KNI_LOGIT_BLOCK == 0, "a unit of logits is whole blocks");
+
 struct worker {
     struct kni_run *run;
     uint32_t index, n_workers;
@@ -340,6 +342,7 @@ static void logits(struct worker *w, uint32_t counter)
             for (uint32_t i = 0; i < n; i++) {
                 cap(w->tile + (size_t)i * n_cols, n_cols, hp->logit_softcap);
                 memcpy(r->out_logits[row + i] + col0, w->tile + (size_t)i * n_cols, n_cols * sizeof(float));
+                kni_run_note_logits(r, row + i, w->tile + (size_t)i * n_cols, col0, n_cols);
             }
         }
     }
@@ -374,8 +377,7 @@ void kni_run_forward(void *arg, uint32_t index, uint32_t n_workers)
         logits(&w, counter);
         barrier(&w);
         for (uint32_t row; take(&w, counter + 1, r->n_outs, &row);)
-            if (r->out_rows[row])
-                kni_run_make_row(r, row, index);
+            kni_run_make_row(r, row, index);
     }
     kni_alloc_forbid_end();
 }

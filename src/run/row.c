@@ -1,58 +1,86 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What becomes of a row of logits: a token, log-probabilities, or both. It runs on the worker that took the row, after the barrier
- * behind the logits.
+ * What becomes of a row of logits: a token, log-probabilities, or both. The first half runs where logits are written, while a tile
+ * of them is in the nearest cache: the maximum of each block of 32, and the sums of weights that the second half will ask for. That
+ * half runs behind the barrier, on the worker that took the row.
  *
- * log p(t) = x[t] - m - log sum exp(x - m), with the maximum m taken out first and the sum in double: a float sum of 50,000 terms
- * loses three digits.
+ *     row_max [rows][blocks] | row_sums [rows][0: the sampler's scale, 1: scale 1, for log-probabilities][blocks]
+ *
+ * log p(t) = x[t] - log sum exp(x), with the maximum taken out first and blocks added up in double: a float sum of 50,000 terms loses
+ * three digits. It is of the model's logits: the penalty comes after it and is taken back.
  */
 #include <math.h>
 
 #include "run/workspace.h"
 
-/* Keeps top[0..n_kept) sorted, likeliest first; of equals the smaller id first. */
-static void keep_top(struct kn_logprob *top, uint32_t n_top, uint32_t *n_kept, int32_t token, float logit)
+static float *max_of(const struct kni_run *r, uint32_t i)
 {
-    if (*n_kept == n_top && !(logit > top[n_top - 1].logprob))
-        return;
-    uint32_t at = *n_kept < n_top ? (*n_kept)++ : n_top - 1;
-    for (; at && top[at - 1].logprob < logit; at--)
-        top[at] = top[at - 1];
-    top[at] = (struct kn_logprob){.token = token, .logprob = logit};
+    return r->row_max + (size_t)i * r->n_blocks;
 }
 
-static double describe(const float *x, uint32_t n, struct kni_run_row *row)
+static float *sums_of(const struct kni_run *r, uint32_t i, uint32_t which)
 {
-    float max = -INFINITY;
-    for (uint32_t i = 0; i < n; i++)
-        max = x[i] > max ? x[i] : max;
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += isnan(x[i]) ? 0 : (double)expf(x[i] - max);
-    double norm = (double)max + log(sum);
-    uint32_t n_kept = 0;
-    for (uint32_t i = 0; i < n && row->n_top; i++)
-        if (!isnan(x[i]))
-            keep_top(row->top, row->n_top, &n_kept, (int32_t)i, x[i]);
+    return r->row_sums + ((size_t)i * 2 + which) * r->n_blocks;
+}
+
+static float scale_of(const struct kni_run_row *row)
+{
+    return row->sampler ? row->sampler->scale : 0;
+}
+
+/* The sampler's sums are those of log-probabilities where its temperature is 1: the same array. */
+static uint32_t which_of_logprobs(const struct kni_run_row *row)
+{
+    return scale_of(row) != 1.0f;
+}
+
+static bool is_wanted(const struct kni_run_row *row)
+{
+    return row && (row->sampler || row->want_logprob);
+}
+
+void kni_run_note_logits(const struct kni_run *r, uint32_t i, const float *x, uint32_t first, uint32_t n)
+{
+    const struct kni_run_row *row = r->out_rows[i];
+    const uint32_t b = first / KNI_LOGIT_BLOCK;
+    if (!is_wanted(row))
+        return;
+    float *max = max_of(r, i) + b;
+    r->kernels.logit_max(max, x, n);
+    if (scale_of(row) > 0)
+        r->kernels.logit_sum(sums_of(r, i, 0) + b, x, max, n, scale_of(row));
+    if (row->want_logprob && which_of_logprobs(row))
+        r->kernels.logit_sum(sums_of(r, i, 1) + b, x, max, n, 1);
+}
+
+static void describe(const struct kni_logits *l, struct kni_run_row *row, double norm)
+{
+    struct kni_candidate list[KN_MAX_TOP_LOGPROBS];
+    uint32_t n = row->n_top ? kni_logits_best(l, row->n_top, list) : 0;
     for (uint32_t i = 0; i < row->n_top; i++)
-        row->top[i] = i < n_kept ? (struct kn_logprob){row->top[i].token, (float)((double)row->top[i].logprob - norm)} : (struct kn_logprob){-1, -INFINITY};
-    return norm;
+        row->top[i] = i < n ? (struct kn_logprob){list[i].id, list[i].logit == INFINITY ? 0.0f : (float)((double)list[i].logit - norm)}
+                            : (struct kn_logprob){-1, -INFINITY};
 }
 
 void kni_run_make_row(const struct kni_run *r, uint32_t i, uint32_t worker)
 {
     struct kni_run_row *row = r->out_rows[i];
-    const float *x = r->out_logits[i];
-    uint32_t n = r->model->hparams.n_vocab, finite = 0;
-    (void)worker;
-    while (finite < n && !isfinite(x[finite]))
-        finite++;
-    row->status = finite < n ? KN_OK : KN_E_FORMAT;
-    if (row->status || (!row->sampler && !row->want_logprob))
+    if (!is_wanted(row))
         return;
-    double norm = row->want_logprob ? describe(x, n, row) : 0;
+    struct kni_logits l = {.kernels = &r->kernels, .n = r->model->hparams.n_vocab, .x = r->out_logits[i], .max = max_of(r, i), .sum = sums_of(r, i, 0),
+                           .scratch = r->row_scratch + worker * kni_logits_scratch_floats(r->model->hparams.n_vocab)};
+    double norm = 0;
+    row->status = kni_logits_any_finite(&l) ? KN_OK : KN_E_FORMAT;
+    if (row->status)
+        return;
+    if (row->want_logprob) {
+        norm = kni_logits_log_norm(&l, sums_of(r, i, which_of_logprobs(row)));
+        describe(&l, row, norm);
+    }
     if (row->sampler)
-        row->token = kni_sampler_pick(row->sampler, x);
-    if (row->want_logprob)
-        row->logprob = isnan(x[row->token]) ? -INFINITY : (float)((double)x[row->token] - norm);
+        row->token = kni_sampler_pick(row->sampler, &l);
+    if (row->want_logprob) {
+        float x = l.x[row->token];
+        row->logprob = isnan(x) ? -INFINITY : x == INFINITY ? 0.0f : (float)((double)x - norm);
+    }
 }

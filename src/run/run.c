@@ -66,6 +66,10 @@ static void lay_out(struct kni_run *r, struct bump *b)
     r->out_rows = piece(b, o->max_logits, sizeof *r->out_rows);
     r->units = piece(b, rows + r->n_parts_all, sizeof *r->units);
     r->merges = piece(b, split, sizeof *r->merges);
+    r->n_blocks = kni_logit_blocks(hp->n_vocab);
+    r->row_max = piece(b, (size_t)o->max_logits * r->n_blocks, f);
+    r->row_sums = piece(b, (size_t)o->max_logits * 2 * r->n_blocks, f);
+    r->row_scratch = piece(b, r->n_workers * kni_logits_scratch_floats(hp->n_vocab), f);
     r->parts = piece(b, r->n_parts_all * part_floats, f);
 
     size_t n_in_max = max_size(hp->n_ff, max_size(hp->n_embd, hp->n_head * d));

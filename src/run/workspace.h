@@ -52,6 +52,9 @@ struct kni_run {
     struct kni_xblock *ffq;     /* [T][n_ff / 32] */
     float *cos_rows, *sin_rows; /* [n_ropes][T][rope_dim / 2] */
     float *parts;               /* [n_parts_all][n_splits] partials of n_kv_head / n_splits heads each */
+    float *row_max, *row_sums;  /* [max_logits][n_blocks], [max_logits][2][n_blocks]: see row.c */
+    float *row_scratch;         /* [W][kni_logits_scratch_floats] */
+    uint32_t n_blocks;          /* of a row of logits */
     float *scratch;             /* [W][scratch_floats] */
     size_t scratch_floats, tile_floats, own_blocks;
     _Atomic uint32_t *counters; /* [n_layer * KNI_RUN_PHASES + 2] next unit of each phase, zeroed before the fork */
@@ -70,6 +73,8 @@ struct kni_run {
     struct kni_run_unit *merges;      /* [n_merges] split decodes: part is the first partial, n_keys the number of them */
 };
 
+/* row.c: takes note of n values of row i of the step's logits, from a multiple of KNI_LOGIT_BLOCK on, while they are in the cache. */
+void kni_run_note_logits(const struct kni_run *run, uint32_t i, const float *x, uint32_t first, uint32_t n);
 /* row.c: makes of row i of the step's logits what its caller wants. Any worker; nobody else touches the row meanwhile. */
 void kni_run_make_row(const struct kni_run *run, uint32_t i, uint32_t worker);
 

@@ -114,8 +114,15 @@ static void test_counters(void **state)
     free(copy);
 }
 
+/* Every way through the sampler and its cuts. */
+static const struct kn_sampler_opts samplers[] = {
+    {0}, {.temperature = 1}, {.temperature = 0.8f, .top_k = 40, .top_p = 0.9f, .min_p = 0.01f, .repeat_penalty = 1.1f}, {.temperature = 1, .top_p = 0.9f},
+    {.temperature = 1, .top_k = 300, .min_p = 0.01f}, {.repeat_penalty = 1.3f},
+};
+#define N_SAMPLERS (sizeof samplers / sizeof *samplers)
+
 /* n sequences decode; 40 steps are watched, in which each crosses at least two block boundaries. */
-static void watch(uint32_t n_threads, uint32_t n, bool sampled, bool no_prefix_cache)
+static void watch(uint32_t n_threads, uint32_t n, uint32_t sampler, bool no_prefix_cache)
 {
     struct kn_engine *e = NULL;
     struct kn_request *r[4];
@@ -126,8 +133,10 @@ static void watch(uint32_t n_threads, uint32_t n, bool sampled, bool no_prefix_c
     for (uint32_t i = 0; i < n; i++) {
         kn_bed_prompt(prompt, 20 + 9 * i, 70 + i);
         struct kn_request_opts ro = {.size = sizeof ro, .tokens = prompt, .n_tokens = 20 + 9 * i, .max_tokens = 100, .ignore_stop = true};
-        if (sampled)
-            ro.sampler = (struct kn_sampler_opts){.temperature = 0.8f, .top_k = 40, .top_p = 0.9f, .min_p = 0.01f, .repeat_penalty = 1.1f, .seed = i};
+        ro.sampler = samplers[sampler];
+        ro.sampler.seed = i;
+        ro.want_logprobs = n_threads % 2;
+        ro.n_top_logprobs = ro.want_logprobs ? 5 : 0;
         assert_int_equal(kn_request_submit(&r[i], e, &ro, NULL), KN_OK);
     }
     struct kn_request_stats st = {0};
@@ -164,8 +173,38 @@ static void test_decode_steps(void **state)
     (void)state;
     for (uint32_t n_threads = 1; n_threads <= 4; n_threads++)
         for (uint32_t n = 1; n <= 4; n += 3)
-            for (int k = 0; k < 4; k++)
-                watch(n_threads, n, k & 1, k & 2);
+            for (uint32_t k = 0; k < 2 * N_SAMPLERS; k++)
+                watch(n_threads, n, k / 2, k & 1);
+}
+
+/* Steps that score a prompt are as quiet: what they fill has been made at submit. */
+static void test_scoring_steps(void **state)
+{
+    (void)state;
+    struct kn_engine *e = NULL;
+    struct kn_request *r;
+    struct kn_event ev;
+    int32_t prompt[200];
+    struct kn_engine_opts eo = {.size = sizeof eo, .n_threads = 2, .prefill_chunk = 64};
+    struct kn_request_opts ro = {.size = sizeof ro, .tokens = prompt, .n_tokens = 200, .score_prompt = true, .n_top_logprobs = 20, .no_generate = true};
+    uint32_t n = 0, n_steps = 0;
+    kn_bed_prompt(prompt, 200, 1);
+    assert_int_equal(kn_engine_open(&e, model, &eo, NULL), KN_OK);
+    assert_int_equal(kn_request_submit(&r, e, &ro, NULL), KN_OK);
+    n_allocs = n_locks = 0;
+    armed = true;
+    for (enum kn_status s; (s = kn_request_next(r, &ev)) != KN_END;) {
+        n += s == KN_OK && ev.kind == KN_EVENT_KIND_PROMPT;
+        if (s == KN_AGAIN)
+            n_steps += kn_engine_step(e) == KN_OK;
+    }
+    armed = false;
+    assert_int_equal(n, 200);
+    assert_int_equal(n_steps, 7); /* 32 rows a step */
+    assert_int_equal(n_allocs, 0);
+    assert_int_equal(n_locks, 0);
+    kn_request_close(&r);
+    kn_engine_close(&e);
 }
 
 /* Workers that have gone to sleep are woken without a lock too. */
@@ -197,6 +236,7 @@ static void test_after_a_pause(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_counters), cmocka_unit_test(test_decode_steps), cmocka_unit_test(test_after_a_pause)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_counters), cmocka_unit_test(test_decode_steps), cmocka_unit_test(test_scoring_steps),
+                                       cmocka_unit_test(test_after_a_pause)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

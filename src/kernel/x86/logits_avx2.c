@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole blocks are four vectors; the last, partial one goes through masks whose other lanes hold -INFINITY. */
+#include "kernel/logits.h"
+
+#if defined(__x86_64__)
+#include <math.h>
+
+#include "kernel/x86/vec_avx2.h"
+
+/* The block at x of n_left values or more, as four vectors. */
+static inline void load(const float *x, uint32_t n_left, __m256 v[4])
+{
+    if (n_left >= KNI_LOGIT_BLOCK) {
+        for (uint32_t i = 0; i < 4; i++)
+            v[i] = _mm256_loadu_ps(x + 8 * i);
+        return;
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        __m256i mask = vec_mask(n_left > 8 * i ? (n_left - 8 * i < 8 ? n_left - 8 * i : 8) : 0);
+        v[i] = _mm256_setzero_ps();
+        if (n_left > 8 * i)
+            v[i] = _mm256_maskload_ps(x + 8 * i, mask);
+        v[i] = _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), v[i], _mm256_castsi256_ps(mask));
+    }
+}
+
+/* exp of (v - shift) * scale where v is above bound, else 0. */
+static inline __m256 weight(__m256 v, __m256 shift, __m256 scale, __m256 bound)
+{
+    return _mm256_and_ps(vec_exp_softmax(_mm256_mul_ps(_mm256_sub_ps(v, shift), scale)), _mm256_cmp_ps(v, bound, _CMP_GT_OQ));
+}
+
+void kni_logit_max_avx2(float *max, const float *x, uint32_t n)
+{
+    const __m256 low = _mm256_set1_ps(-INFINITY);
+    for (uint32_t at = 0; at < n; at += KNI_LOGIT_BLOCK) {
+        __m256 v[4];
+        load(x + at, n - at, v);
+        for (uint32_t i = 0; i < 4; i++)
+            v[i] = _mm256_max_ps(v[i], low); /* the second operand wins when the first is NaN */
+        max[at / KNI_LOGIT_BLOCK] = vec_max(_mm256_max_ps(_mm256_max_ps(v[0], v[1]), _mm256_max_ps(v[2], v[3])));
+    }
+}
+
+void kni_logit_sum_avx2(float *sum, const float *x, const float *max, uint32_t n, float scale)
+{
+    const __m256 low = _mm256_set1_ps(-INFINITY), f = _mm256_set1_ps(scale);
+    for (uint32_t at = 0; at < n; at += KNI_LOGIT_BLOCK) {
+        uint32_t b = at / KNI_LOGIT_BLOCK;
+        __m256 v[4], m = _mm256_set1_ps(max[b]);
+        sum[b] = 0;
+        if (!(max[b] > -INFINITY && max[b] < INFINITY))
+            continue;
+        load(x + at, n - at, v);
+        for (uint32_t i = 0; i < 4; i++)
+            v[i] = weight(v[i], m, f, low);
+        sum[b] = vec_sum(_mm256_add_ps(_mm256_add_ps(v[0], v[1]), _mm256_add_ps(v[2], v[3])));
+    }
+}
+
+void kni_logit_sum_above_avx2(float *sum, const float *x, const float *max, uint32_t n, float bound, float shift, float scale)
+{
+    const __m256 low = _mm256_set1_ps(bound), m = _mm256_set1_ps(shift), f = _mm256_set1_ps(scale);
+    for (uint32_t at = 0; at < n; at += KNI_LOGIT_BLOCK) {
+        uint32_t b = at / KNI_LOGIT_BLOCK;
+        __m256 v[4];
+        sum[b] = 0;
+        if (!(max[b] > bound))
+            continue;
+        load(x + at, n - at, v);
+        for (uint32_t i = 0; i < 4; i++)
+            v[i] = weight(v[i], m, f, low);
+        sum[b] = vec_sum(_mm256_add_ps(_mm256_add_ps(v[0], v[1]), _mm256_add_ps(v[2], v[3])));
+    }
+}
+
+uint32_t kni_logit_count_above_avx2(const float *x, const float *max, uint32_t n, float bound)
+{
+    const __m256 low = _mm256_set1_ps(bound);
+    __m256i count = _mm256_setzero_si256(); /* less the number, a lane */
+    for (uint32_t at = 0; at < n; at += KNI_LOGIT_BLOCK) {
+        __m256 v[4];
+        if (!(max[at / KNI_LOGIT_BLOCK] > bound))
+            continue;
+        load(x + at, n - at, v);
+        for (uint32_t i = 0; i < 4; i++)
+            count = _mm256_sub_epi32(count, _mm256_castps_si256(_mm256_cmp_ps(v[i], low, _CMP_GT_OQ)));
+    }
+    uint32_t lanes[8], total = 0;
+    _mm256_storeu_si256((__m256i *)(void *)lanes, count);
+    for (uint32_t i = 0; i < 8; i++)
+        total += lanes[i];
+    return total;
+}
+#endif
