@@ -53,7 +53,8 @@ void kni_codec_close(struct kni_codec **codec);
  * the profile is another model's. */
 enum kn_status kni_codec_check(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kn_err *err);
 
-/* Encodes positions meta->first_token .. + n_tokens of view. *data is allocated (kni_free by the caller), *n_bytes its size. */
+/* Encodes positions meta->first_token .. + n_tokens of view. *data is allocated (kni_free by the caller), *n_bytes its size.
+ * KN_E_NOT_FINITE when one of the values is infinite or NaN, which no preset codes and none restores. */
 enum kn_status kni_chunk_encode(struct kni_codec *codec, const struct kni_chunk_meta *meta, const struct kni_kv_view *view,
                                 void **data, size_t *n_bytes, struct kn_err *err);
 
@@ -65,8 +66,9 @@ enum kn_status kni_chunk_read_meta(const void *data, size_t n_bytes, struct kni_
 enum kn_status kni_chunk_verify(const void *data, size_t n_bytes, struct kn_err *err);
 
 /* Checks the container against expect (KN_E_MISMATCH names the field), then decodes it into view's blocks, piece by piece
- * (picture by picture for video). On failure the covered positions hold rubbish and must not be used. Never trusts a
- * length; working memory stays bounded and is reported by kni_codec_working_bytes. */
+ * (picture by picture for video). Values that come out infinite or NaN are KN_E_FORMAT: layouts find them as they make them. On failure
+ * the covered positions hold rubbish and must not be used. Never trusts a length; working memory stays bounded and is reported by
+ * kni_codec_working_bytes. */
 enum kn_status kni_chunk_restore(struct kni_codec *codec, const void *data, size_t n_bytes, const struct kni_chunk_meta *expect,
                                  const struct kni_kv_view *view, struct kn_err *err);
 

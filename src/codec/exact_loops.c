@@ -42,14 +42,18 @@ static uint32_t symbols_ref(const uint16_t *values, const uint8_t *notes, uint32
     return n_escapes;
 }
 
-static uint32_t values_ref(const uint8_t *symbols, const uint8_t *notes, uint32_t raw_bits, uint16_t base, uint16_t *values, uint32_t n)
+static uint32_t values_ref(const uint8_t *symbols, const uint8_t *notes, uint32_t raw_bits, uint16_t base, uint16_t *values, uint32_t n, uint16_t *largest)
 {
     uint32_t n_escapes = 0;
+    uint16_t most = 0;
     for (uint32_t t = 0; t < n; t++) {
         uint32_t symbol = symbols[t], cell = (symbol >> 1) + base, sign = symbol ^ notes[t] >> 7;
-        values[t] = (uint16_t)(values[t] | (cell << raw_bits & 0x7fff) | sign << 15);
+        uint16_t size = (uint16_t)(values[t] | (cell << raw_bits & 0x7fff));
+        most = size > most ? size : most;
+        values[t] = (uint16_t)(size | sign << 15);
         n_escapes += symbol == KNI_EXACT_ESCAPE;
     }
+    *largest = most;
     return n_escapes;
 }
 

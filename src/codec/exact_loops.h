@@ -41,8 +41,9 @@ struct kni_exact_loops {
     void (*turn)(const int16_t *cosines, const int16_t *sines, int32_t own, int32_t other, int16_t *means, uint32_t n);
     /* A channel's symbols under its notes. Returns how many are KNI_EXACT_ESCAPE. */
     uint32_t (*symbols)(const uint16_t *values, const uint8_t *notes, uint32_t raw_bits, uint16_t base, uint8_t *symbols, uint32_t n);
-    /* And back: values hold the raw bits. Returns how many were escapes, whose values are nothing. */
-    uint32_t (*values)(const uint8_t *symbols, const uint8_t *notes, uint32_t raw_bits, uint16_t base, uint16_t *values, uint32_t n);
+    /* And back: values hold the raw bits. Returns how many were escapes, whose values are nothing. *largest: the largest of the values
+     * without their signs, those of escapes among them. */
+    uint32_t (*values)(const uint8_t *symbols, const uint8_t *notes, uint32_t raw_bits, uint16_t base, uint16_t *values, uint32_t n, uint16_t *largest);
     /* The low n_bits of values; and back. */
     void (*pack)(struct kni_exact_packer *p, const uint16_t *values, uint32_t n);
     void (*unpack)(struct kni_exact_unpacker *u, uint16_t *values, uint32_t n);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Layout exact: the pool's 16-bit values, bit for bit, whatever they are (NaN patterns included). A model of the chunk
+ * Layout exact: the pool's 16-bit values, bit for bit, as long as they are finite. A model of the chunk
  * (exact_model.h) says what each value's sign, exponent and two bits of fraction are likely to be; those are entropy coded, and the
  * rest, which is noise, is stored as it is:
  *
@@ -12,7 +12,8 @@
  * keeps one part's values, and per value a symbol and a note. Decoding keeps one head's values. Channels are coded token after
  * token since then one table, or a few, serve a whole run of 16 lanes from the first-level cache.
  *
- * Hostile bytes: any stream of symbols decodes to some values, and the counts of escapes and words and the final states must fit.
+ * Hostile bytes: any stream of symbols decodes to some values, and the counts of escapes and words and the final states must fit. Values
+ * that are not finite are refused: the largest of a channel is known when its values are made.
  * Owner: the codec handle.
  */
 #include <string.h>
@@ -354,26 +355,33 @@ static enum kn_status read_part(struct kni_exact *x, const struct kni_container 
     struct kni_exact_reader lanes;
     if (part % 2 == 0)
         kni_exact_make_waves(&x->model, part / 2, x->held, x->waves, n);
-    bool ok = kni_exact_reader_init(&lanes, escape_end, (size_t)(bytes + size - escape_end));
+    const uint16_t infinity = kni_kv_infinity(m->kv.type);
+    bool ok = kni_exact_reader_init(&lanes, escape_end, (size_t)(bytes + size - escape_end)), finite = true;
     for (uint32_t head = 0; ok && head < m->kv.n_kv_head; head++) {
         for (uint32_t i = 0; ok && i < m->kv.d_head; i++) {
             uint16_t *values = x->values + (size_t)i * n;
             make_notes(x, part, head, i, x->notes, n);
             x->lanes.read(&lanes, x->decode_tables, x->notes, x->symbols, n);
             x->loops->unpack(&raw, values, n);
-            uint32_t n_escapes = x->loops->values(x->symbols, x->notes, raw_bits, base_of(x, part, head, i), values, n);
+            uint16_t largest;
+            uint32_t n_escapes = x->loops->values(x->symbols, x->notes, raw_bits, base_of(x, part, head, i), values, n, &largest);
             ok = 2 * (size_t)n_escapes <= (size_t)(escape_end - escape) && !lanes.cut;
             for (uint32_t t = 0; ok && n_escapes && t < n; t++)
                 if (x->symbols[t] == KNI_EXACT_ESCAPE) {
                     values[t] = kni_le16_get(escape);
                     escape += 2;
                 }
+            if (n_escapes) /* before they were put in, anything stood in their places */
+                largest = kni_kv_largest(values, n);
+            finite = finite && largest < infinity;
         }
         if (ok)
             store_head(x, view, m, part, head);
     }
     if (!ok || escape != escape_end || !kni_exact_unpack_end(&raw) || !kni_exact_reader_finish(&lanes))
         return kni_err_set(err, KN_E_FORMAT, "chunk section %u does not decode: its stream, escapes or padding do not come out even", 1 + part);
+    if (!finite)
+        return kni_err_set(err, KN_E_FORMAT, "chunk section %u (%s of layer %u) holds values that are not finite", 1 + part, part % 2 ? "V" : "K", part / 2);
     return KN_OK;
 }
 

@@ -342,6 +342,8 @@ static enum kn_status read_sinks(struct kni_spectral_job *job, const struct kni_
     if (s != KN_OK)
         return s;
     s = kni_sinks_decode(job->view, job->meta->first_token, job->n_sinks, bytes, size, job->x->scratch);
+    if (s == KN_E_NOT_FINITE)
+        return kni_err_set(err, KN_E_FORMAT, "the chunk's exact tokens hold values that are not finite");
     return s ? kni_err_set(err, s, "the chunk's exact tokens do not decode from their %zu bytes", size) : KN_OK;
 }
 

@@ -7,7 +7,7 @@
  *     section 1 + i    kind TILES_VIDEO, index i = group * 2 + is_v: HEVC pictures of layers 3 group .. 3 group + 2
  *
  * Restoring goes picture by picture: a decoded picture is dequantised into the pool at once, so the memory held is the
- * scales and a few pictures. Values that are not finite cannot be scaled: encoding refuses the chunk (KN_E_UNSUPPORTED).
+ * scales and a few pictures. Finite scales give finite values; encoding is asked for no others.
  * Owner: the codec handle.
  */
 #include <assert.h>

@@ -41,6 +41,7 @@ struct coder {
     uint8_t *out;         /* encoding */
     const uint8_t *in, *end; /* decoding; past the end zeros are read */
     size_t n_missing;
+    bool not_finite; /* a value has the exponent of infinity and NaN */
 };
 
 static void model_init(struct model *m)
@@ -114,6 +115,7 @@ static void code_value(struct coder *c, const struct shape *h, uint32_t is_v, ui
     for (uint32_t b = h->e_bits; b--;)
         node = node << 1 | code(c, &c->m->exponent[is_v][age][bucket][node], v >> (h->f_bits + b) & 1u);
     uint32_t e = node & e_mask;
+    c->not_finite |= e == e_mask;
     node = 1;
     for (uint32_t b = h->f_bits; b-- > h->f_bits - 2;)
         node = node << 1 | code(c, &c->m->fraction[is_v][e][node], v >> b & 1u);
@@ -216,5 +218,5 @@ enum kn_status kni_sinks_decode(const struct kni_kv_view *view, uint32_t first_t
         next_byte(&c);
     pack_all(view, first_token, n_tokens, NULL, data);
     code_all(&c, view, first_token, n_tokens);
-    return c.n_missing || c.in != c.end ? KN_E_FORMAT : KN_OK;
+    return c.n_missing || c.in != c.end ? KN_E_FORMAT : c.not_finite ? KN_E_NOT_FINITE : KN_OK;
 }

@@ -17,7 +17,8 @@
  *
  * and back: (symbol * step) by the transposed basis, plus mean, times 2^((e - gain) / 4) / weight, keys rotated again, rounded to 16 bits.
  *
- * Non-finite K or V are coded as zero, and none come back: what 16 bits cannot hold becomes their largest. Owner: a handle belongs to one thread; the profile is shared.
+ * Non-finite K or V (kni_chunk_encode refuses them before) are coded as zero, and none come back: what 16 bits cannot hold becomes their
+ * largest. Owner: a handle belongs to one thread; the profile is shared.
  */
 #ifndef KNI_CODEC_SPECTRAL_H
 #define KNI_CODEC_SPECTRAL_H

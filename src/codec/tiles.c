@@ -136,7 +136,7 @@ struct kni_tiles_ops kni_tiles_ops_get(enum kn_kv_type type)
 
 uint16_t kni_tiles_infinity(enum kn_kv_type type)
 {
-    return type == KN_KV_TYPE_F16 ? 0x7c00 : 0x7f80;
+    return kni_kv_infinity(type);
 }
 
 /* Without their sign, 16-bit floats order as integers. */

@@ -66,4 +66,21 @@ static inline uint16_t *kni_kv_row(const struct kni_kv_view *v, uint32_t layer, 
            ((size_t)head * KNI_BLOCK_TOKENS + pos % KNI_BLOCK_TOKENS) * l->d_head;
 }
 
+/* The pattern of infinity. Without their signs, 16-bit floats order as integers, so what is below it is finite. */
+static inline uint16_t kni_kv_infinity(enum kn_kv_type type)
+{
+    return type == KN_KV_TYPE_F16 ? 0x7c00 : 0x7f80;
+}
+
+/* The largest of n values without their signs. */
+static inline uint16_t kni_kv_largest(const uint16_t *values, size_t n)
+{
+    int16_t largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        int16_t size = (int16_t)(values[i] & 0x7fff);
+        largest = size > largest ? size : largest;
+    }
+    return (uint16_t)largest;
+}
+
 #endif

@@ -100,20 +100,25 @@ static uint32_t symbols_avx2(const uint16_t *values, const uint8_t *notes, uint3
     return n_escapes;
 }
 
-static uint32_t values_avx2(const uint8_t *symbols, const uint8_t *notes, uint32_t raw_bits, uint16_t base, uint16_t *values, uint32_t n)
+static uint32_t values_avx2(const uint8_t *symbols, const uint8_t *notes, uint32_t raw_bits, uint16_t base, uint16_t *values, uint32_t n, uint16_t *largest)
 {
     const __m128i shift = _mm_cvtsi32_si128((int)raw_bits);
     const __m256i least = _mm256_set1_epi16((short)base);
+    __m256i most = _mm256_setzero_si256();
     uint32_t n_escapes = 0;
     for (uint32_t t = 0; t < n; t += 16) {
         __m256i symbol = load16_bytes(symbols + t), note = load16_bytes(notes + t);
         __m256i cell = _mm256_sll_epi16(_mm256_add_epi16(_mm256_srli_epi16(symbol, 1), least), shift);
         __m256i sign = _mm256_slli_epi16(_mm256_xor_si256(symbol, _mm256_srli_epi16(note, 7)), 15);
         __m256i v = _mm256_or_si256(load16(values + t), _mm256_and_si256(cell, _mm256_set1_epi16(0x7fff)));
+        most = _mm256_max_epi16(most, v); /* no signs: as integers they order like the values */
         __m256i escape = _mm256_cmpeq_epi16(symbol, _mm256_set1_epi16(KNI_EXACT_ESCAPE));
         n_escapes += (uint32_t)_mm_popcnt_u32((uint32_t)_mm256_movemask_epi8(escape)) / 2;
         _mm256_storeu_si256((__m256i *)(values + t), _mm256_or_si256(v, sign));
     }
+    /* minimum of the complements: the processor finds that of eight words */
+    __m128i half = _mm_max_epi16(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    *largest = (uint16_t)(0x7fff - _mm_extract_epi16(_mm_minpos_epu16(_mm_sub_epi16(_mm_set1_epi16(0x7fff), half)), 0));
     return n_escapes;
 }
 

@@ -37,14 +37,14 @@ static inline uint32_t test_random(void)
     return (uint32_t)(test_rng >> 24);
 }
 
-/* Random bits: all 16-bit patterns, infinities and NaN among them. n_tokens a multiple of 16. */
 /* Any 16 bits; infinities and what is no number lose a bit of their exponent. */
 static inline uint16_t test_finite(uint16_t bits, enum kn_kv_type type)
 {
-    uint16_t infinity = type == KN_KV_TYPE_F16 ? 0x7c00 : 0x7f80;
+    uint16_t infinity = kni_kv_infinity(type);
     return (bits & infinity) == infinity ? bits & (uint16_t)~0x4000 : bits;
 }
 
+/* Random bits: all patterns of finite values. n_tokens a multiple of 16. */
 static inline struct pool pool_make(uint32_t n_layer, uint32_t n_kv_head, uint32_t d_head, enum kn_kv_type type, uint32_t n_tokens)
 {
     struct pool p = {.view = {.layout = {n_layer, n_kv_head, d_head, type}}};

@@ -174,10 +174,12 @@ static void symbols_and_values(void **state)
             uint32_t n_escapes = levels[0]->symbols(values, notes, bits, base, symbols[0], N);
             assert_int_equal(levels[1]->symbols(values, notes, bits, base, symbols[1], N), n_escapes);
             assert_memory_equal(symbols[0], symbols[1], N);
+            uint16_t largest[2];
             for (int l = 0; l < 2; l++) {
                 for (uint32_t i = 0; i < N; i++)
                     back[i] = values[i] & ((1u << bits) - 1);
-                assert_int_equal(levels[l]->values(symbols[0], notes, bits, base, back, N), n_escapes);
+                assert_int_equal(levels[l]->values(symbols[0], notes, bits, base, back, N, &largest[l]), n_escapes);
+                assert_int_equal(largest[l], kni_kv_largest(back, N));
                 for (uint32_t i = 0; i < N; i++)
                     if (symbols[0][i] != KNI_EXACT_ESCAPE)
                         assert_int_equal(back[i], values[i]);

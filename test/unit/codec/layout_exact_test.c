@@ -181,6 +181,7 @@ static void not_finite(void **state)
         kni_container_writer_fini(&w);
         assert_int_equal(kni_chunk_verify(other, n_other, &err), KN_OK);
         assert_int_equal(kni_chunk_restore(codec, other, n_other, &m, &to.view, &err), KN_E_FORMAT);
+        snprintf(where, sizeof where, "%c of layer %u", head ? 'K' : 'V', layer);
         assert_non_null(strstr(err.text, where));
         assert_int_equal(kni_chunk_restore(codec, data, n_bytes, &m, &to.view, &err), KN_OK);
         kni_free(data);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The exact tokens: every 16-bit pattern comes back, values like real ones get smaller, and any other bytes are an error or
+ * The exact tokens: every finite 16-bit pattern comes back, values like real ones get smaller, and any other bytes are an error or
  * rubbish, never a read or write outside.
  */
 #include "unit/codec/codec_support.h"
@@ -57,7 +57,7 @@ static void round_trip(void **state)
                 if (kind / 2 == 1)
                     pool_fill_smooth(&from);
                 if (kind / 2 == 2)
-                    memset(from.view.base, 0xff, from.n_values * 2);
+                    memset(from.view.base, 0xf7, from.n_values * 2);
                 uint16_t *before = malloc(to.n_values * 2);
                 assert_non_null(before);
                 memcpy(before, to.view.base, to.n_values * 2);
@@ -115,7 +115,7 @@ static void damage(void **state)
             uint8_t was = data[at];
             data[at] = (uint8_t)test_random();
             enum kn_status s = decode(&to, 3, data, n);
-            assert_true(s == KN_OK || s == KN_E_FORMAT);
+            assert_true(s == KN_OK || s == KN_E_FORMAT || s == KN_E_NOT_FINITE);
             refused += s != KN_OK;
             data[at] = was;
         }
