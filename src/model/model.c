@@ -167,8 +167,8 @@ void kn_model_close(struct kn_model **model)
         m->packed_close(m->packed);
     pthread_mutex_destroy(&m->packed_lock);
     kni_tokenizer_fini(m->tokenizer);
+    kni_parts_close(&m->parts); /* their list lies in the arena */
     kni_arena_fini(&m->arena);
-    kni_parts_close(&m->parts);
     kni_free(m);
 }
 
