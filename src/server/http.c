@@ -21,9 +21,11 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/status.h"
@@ -34,6 +36,7 @@
 #define SLACK 64u
 #define STACK_BYTES ((size_t)256 << 10)
 #define BACKLOG 1024
+#define CLOSE_MS 10000u /* that cut connections get to end */
 #define ANSWER_BYTES 16384u /* of a connection's memory, beside its head and libmicrohttpd's record of it: the answer's head, a chunk */
 #define MAX_BODY_BYTES ((uint64_t)1 << 40) /* more is no limit, and would overflow sums */
 
@@ -367,6 +370,16 @@ bool kni_http_is_busy(struct kni_http *http)
     return kni_guard_is_busy(http->guard);
 }
 
+/* libmicrohttpd 0.9.75 dereferences NULL when a malformed request meets its stop: so connections, which have been cut, end before. Handlers
+ * that take longer are waited for by the stop itself. */
+static void wait_for_connections(const struct kni_http *http)
+{
+    const struct timespec nap = {.tv_nsec = 1000000};
+    const uint64_t end_ns = kni_now_ns() + CLOSE_MS * 1000000ull;
+    while (atomic_load_explicit(&http->n_conns, memory_order_relaxed) && kni_now_ns() < end_ns) /* a value alone */
+        nanosleep(&nap, NULL);
+}
+
 void kni_http_close(struct kni_http **http)
 {
     struct kni_http *h = *http;
@@ -375,6 +388,7 @@ void kni_http_close(struct kni_http **http)
     if (h->daemon) {
         kni_http_quiesce(h);
         kni_guard_cut_all(h->guard);
+        wait_for_connections(h);
         MHD_stop_daemon(h->daemon);
         if (h->listen_fd >= 0)
             close(h->listen_fd);
