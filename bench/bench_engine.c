@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "bench.h"
+#include "bench_sample.h"
 #include "child.h"
 #include "ours.h"
 #include "peer.h"
@@ -37,7 +38,7 @@ struct runs {
 
 struct group {
     uint32_t n_tokens, n_seqs;
-    bool wants[3]; /* by enum kn_work_kind */
+    bool wants[KN_WORK_N_KINDS]; /* by enum kn_work_kind */
     struct runs ours, peer[N_MODES];
 };
 
@@ -46,6 +47,7 @@ struct bench {
     char model_path[4096], peer_python[4096], peer_script[4096], tokens_path[256];
     struct kn_work rows[MAX_ROWS];
     struct group *groups; /* [MAX_ROWS] */
+    json_t *sampled; /* rows that are sampled: see bench_sample.h */
     uint32_t n_rows, n_groups, n_threads, n_decode, repeat, chunk, resident_child;
     bool json, help;
     struct kn_model *model;
@@ -60,7 +62,8 @@ static void help(void)
 {
     fputs("usage: kinema bench engine [-m MODEL] [--peer llama.cpp] [--rows LIST] [-t N] [--json]\n\n"
           "  -m, --model FILE        GGUF; default $KINEMA_MODEL, else the demo model in the cache folder\n"
-          "      --rows LIST         what to measure: prefill_N, decode_N, decode_N_xSEQUENCES, resident_N, with commas\n"
+          "      --rows LIST         what to measure: prefill_N, decode_N, decode_N_xSEQUENCES,\n"
+          "                          sampled_N_xSEQUENCES, resident_N, with commas\n"
           "                          (" KN_WORK_DEFAULT ")\n"
           "      --peer llama.cpp    measure it too; `make bench-peers` builds it\n"
           "      --peer-python PATH  python that has llama_cpp (cache folder's peers/bin/python)\n"
@@ -326,6 +329,8 @@ static void make_groups(struct bench *b)
 {
     for (uint32_t i = 0; i < b->n_rows; i++) {
         uint32_t k = 0;
+        if (b->rows[i].kind == KN_WORK_KIND_SAMPLED)
+            continue;
         while (k < b->n_groups && (b->groups[k].n_tokens != b->rows[i].n_tokens || b->groups[k].n_seqs != b->rows[i].n_seqs))
             k++;
         if (k == b->n_groups)
@@ -418,8 +423,10 @@ static json_t *results(struct bench *b)
     json_object_set_new(all, "repeat", json_integer(b->repeat));
     json_object_set_new(all, "seconds", json_real((double)(kn_app_now_ns() - b->begin_ns) / 1e9));
     for (uint32_t i = 0; i < b->n_rows; i++)
-        json_array_append_new(rows, row_result(b, &b->rows[i]));
+        if (b->rows[i].kind != KN_WORK_KIND_SAMPLED)
+            json_array_append_new(rows, row_result(b, &b->rows[i]));
     json_object_set_new(all, "rows", rows);
+    json_object_set(all, "sampled", b->sampled);
     return all;
 }
 
@@ -458,6 +465,8 @@ static void print_table(const struct bench *b, const json_t *all)
     }
     puts("\nratio: above 1, ours is faster or smaller. floor: what the measured peaks of the machine would allow (arithmetic in fp32);\n"
          "off floor: how many times slower or larger ours is than that.");
+    json_array_foreach(b->sampled, i, row)
+        kn_sampled_print(row);
 }
 
 static int measure(struct bench *b)
@@ -483,6 +492,15 @@ static int measure(struct bench *b)
     for (uint32_t i = 0; i < b->n_groups; i++)
         if (!measure_group(b, &b->groups[i]))
             return KN_APP_EXIT_FAILED;
+    b->sampled = json_array();
+    for (uint32_t i = 0; i < b->n_rows; i++) {
+        struct kn_ours_opts o = ours_opts(b, b->rows[i].n_tokens, b->rows[i].n_seqs, true);
+        json_t *row = b->rows[i].kind == KN_WORK_KIND_SAMPLED ? kn_sampled_measure(&b->rows[i], &o, b->repeat) : json_null();
+        if (!row)
+            return KN_APP_EXIT_FAILED;
+        if (!json_is_null(row))
+            json_array_append_new(b->sampled, row);
+    }
     json_t *all = results(b);
     if (b->json)
         kn_app_json_print(all, stdout);
@@ -520,6 +538,7 @@ int kn_bench_engine(int argc, char **argv)
     if (b->tokens_path[0])
         unlink(b->tokens_path);
     json_decref(b->peer_hello);
+    json_decref(b->sampled);
     kn_model_close(&b->model);
     free(b->tokens);
     free(b->groups);

@@ -11,6 +11,9 @@ struct kn_ours {
     const int32_t *tokens; /* borrowed; sequence i starts at token 7 * i, as the rival's */
     uint32_t n_tokens, n_seqs, n_decode;
     uint32_t n_max_new; /* tokens that a request may generate */
+    struct kn_sampler_opts sampler; /* greedy; may be changed between rounds, as may what follows */
+    uint32_t n_top;     /* likeliest tokens that each token comes with */
+    bool want_logprobs;
 };
 
 struct kn_ours_opts {

@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-static const char *const kinds[] = {"prefill", "decode", "resident"};
+static const char *const kinds[] = {"prefill", "decode", "resident", "sampled"};
 
 bool kn_work_parse(const char *name, struct kn_work *work)
 {
@@ -25,7 +25,7 @@ bool kn_work_parse(const char *name, struct kn_work *work)
         return false;
     if (!rest)
         return true;
-    return work->kind == KN_WORK_KIND_DECODE && rest[0] == 'x' && kn_app_parse_u32(rest + 1, 2, KN_WORK_MAX_SEQS, &work->n_seqs);
+    return (work->kind == KN_WORK_KIND_DECODE || work->kind == KN_WORK_KIND_SAMPLED) && rest[0] == 'x' && kn_app_parse_u32(rest + 1, 2, KN_WORK_MAX_SEQS, &work->n_seqs);
 }
 
 void kn_work_name(const struct kn_work *work, char name[KN_WORK_NAME_BYTES])
