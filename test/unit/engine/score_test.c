@@ -441,6 +441,51 @@ static void test_scores_share_steps(void **state)
     kn_engine_close(&e);
 }
 
+/* The same seed gives the same tokens and log-probabilities for any number of threads, alone and in company. */
+static void test_seeds_decide(void **state)
+{
+    (void)state;
+    enum { N = 12, NEW = 30 };
+    static const struct kn_sampler_opts samplers[] = {
+        {.temperature = 1}, {.temperature = 1, .top_p = 0.6f}, {.temperature = 2, .top_k = 20, .min_p = 0.01f}, {.temperature = 0.8f, .top_k = 280, .repeat_penalty = 1.2f},
+    };
+    static int32_t want[N][NEW];
+    static float logprobs[N][NEW];
+    for (uint32_t n_threads = 1; n_threads <= 4; n_threads++)
+        for (uint32_t together = 0; together < 2; together++) {
+            struct kn_engine_opts eo = {.size = sizeof eo, .n_threads = n_threads, .prefill_chunk = 256, .pool_bytes = 4 << 20};
+            struct kn_request *r[N] = {NULL};
+            struct kn_engine *e;
+            struct kn_event ev;
+            assert_int_equal(kn_engine_open(&e, model, &eo, NULL), KN_OK);
+            for (uint32_t i = 0; i < N; i++) {
+                struct kn_request_opts o = {.tokens = tokens + i, .n_tokens = 20, .max_tokens = NEW, .sampler = samplers[i % 4], .want_logprobs = true};
+                o.sampler.seed = i;
+                if (together)
+                    for (uint32_t j = 0; !i && j < N; j++) {
+                        o.tokens = tokens + j, o.sampler = samplers[j % 4], o.sampler.seed = j;
+                        r[j] = submit(e, o);
+                    }
+                else
+                    r[i] = submit(e, o);
+                for (uint32_t n = 0; n < NEW;) {
+                    enum kn_status s = kn_request_next(r[i], &ev);
+                    if (s == KN_AGAIN) {
+                        assert_int_equal(kn_engine_step(e), KN_OK);
+                        continue;
+                    }
+                    assert_int_equal(ev.kind, KN_EVENT_KIND_TOKEN);
+                    if (n_threads == 1 && !together)
+                        want[i][n] = ev.token, logprobs[i][n] = ev.logprob;
+                    assert_int_equal(ev.token, want[i][n]);
+                    assert_true(fabsf(ev.logprob - logprobs[i][n++]) < 1e-5f);
+                }
+                kn_request_close(&r[i]);
+            }
+            kn_engine_close(&e);
+        }
+}
+
 static void test_bad_request_options(void **state)
 {
     (void)state;
@@ -471,7 +516,7 @@ int main(void)
         cmocka_unit_test(test_same_steps_same_bits), cmocka_unit_test(test_other_steps), cmocka_unit_test(test_first_and_stop),
         cmocka_unit_test(test_bad_options),          cmocka_unit_test(test_full_pool),   cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_request_scores),       cmocka_unit_test(test_no_generate), cmocka_unit_test(test_scores_share_steps),
-        cmocka_unit_test(test_bad_request_options),
+        cmocka_unit_test(test_seeds_decide),         cmocka_unit_test(test_bad_request_options),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
