@@ -6,7 +6,8 @@
  *     greedy, a certain token   the first block that has the maximum, and the first in it
  *     no cut                    a walk over the sums of blocks to the share that was drawn, then over one block
  *     top-k up to 256           a heap; blocks whose maximum does not beat its root are passed over. Then everything on a sorted list
- *     top-k above               the bound is found by counting what is above a value, halving a range of values
+ *     top-k above               draw, then count what stands before the token. When that is k or more, or another cut asks, the bound
+ *                               is found by counting what is above a value, narrowing a range of values
  *     min-p                     its bound is a value
  *     top-p                     draw, then add up what stands before the token: if that is less than top_p it is in the cut. If not,
  *                               draw again from what stands before it, whose sums are there now. The chance that a draw is in
@@ -315,6 +316,35 @@ static float of_key(int64_t key)
     return kni_f32_from_bits(key < 0 ? (uint32_t)-key | 0x80000000u : (uint32_t)key);
 }
 
+/* Where to halve values next. Logarithms of counts are nearly straight over a short range; aiming a little to either side of k brings both
+ * ends to it. Now and then the middle, for rows of another shape. */
+static float guess(float low, float high, uint32_t n_low, uint32_t n_high, uint32_t k, uint32_t i)
+{
+    double aim = i % 2 ? k + KNI_SAMPLER_LIST / 3.0 : k - KNI_SAMPLER_LIST / 3.0, top = n_high ? n_high : 0.5;
+    double share = i % 4 != 3 && aim > top && aim < n_low ? log(n_low / aim) / log(n_low / top) : 0.5;
+    return low + (high - low) * (float)share;
+}
+
+/* Whether any of block b is above low and not above high. */
+static bool has_between(const struct kni_logits *l, uint32_t b, float low, float high)
+{
+    const float *x = l->x + (size_t)b * KNI_LOGIT_BLOCK;
+    uint32_t n = block_end(l, b) - b * KNI_LOGIT_BLOCK, any = 0;
+    for (uint32_t i = 0; i < n; i++)
+        any |= (uint32_t)(x[i] > low) & (uint32_t)(x[i] <= high);
+    return any;
+}
+
+/* How many stand before a bound; see weigh_before. */
+static uint32_t count_before(const struct kni_logits *l, struct kni_candidate bound)
+{
+    uint32_t b = (uint32_t)bound.id / KNI_LOGIT_BLOCK, first = b * KNI_LOGIT_BLOCK, end = block_end(l, b);
+    uint32_t n = l->kernels->logit_count_above(l->x, l->max, first, nextafterf(bound.logit, -INFINITY));
+    for (uint32_t i = first; i < end; i++)
+        n += before((struct kni_candidate){l->x[i], (int32_t)i}, bound);
+    return n + l->kernels->logit_count_above(l->x + end, l->max + b + 1, l->n - end, bound.logit);
+}
+
 /* The bound behind the first k of the order; k is too large for a list. Values are halved, later floats, until few are left between
  * low, which k or more are above, and high, which fewer are above; those are put in order. */
 static struct kni_candidate bound_of_top_k(const struct kni_logits *l, float max, uint32_t k, struct kni_candidate *list)
@@ -329,7 +359,7 @@ static struct kni_candidate bound_of_top_k(const struct kni_logits *l, float max
     if (n_low < k && (n_low = count_above(l->x, l->max, l->n, low = -INFINITY)) < k)
         return (struct kni_candidate){-INFINITY, 0}; /* there are not so many */
     for (uint32_t i = 0; n_low - n_high > KNI_SAMPLER_LIST && key_of(high) - key_of(low) > 1; i++) {
-        float middle = i < 16 && low > -INFINITY ? low + (high - low) / 2 : of_key((key_of(low) + key_of(high)) / 2);
+        float middle = i < 24 && low > -INFINITY ? guess(low, high, n_low, n_high, k, i) : of_key((key_of(low) + key_of(high)) / 2);
         if (!(middle > low && middle < high))
             middle = of_key((key_of(low) + key_of(high)) / 2);
         uint32_t n = count_above(l->x, l->max, l->n, middle);
@@ -341,7 +371,7 @@ static struct kni_candidate bound_of_top_k(const struct kni_logits *l, float max
     bool is_one = n_low - n_high > KNI_SAMPLER_LIST; /* all are equal to high */
     uint32_t left = k - n_high, n = 0;
     for (uint32_t b = 0; b < kni_logit_blocks(l->n); b++) {
-        if (!(l->max[b] > low))
+        if (!(l->max[b] > low) || !has_between(l, b, low, high))
             continue;
         for (uint32_t i = b * KNI_LOGIT_BLOCK; i < block_end(l, b); i++) {
             if (!(l->x[i] > low) || l->x[i] > high)
@@ -408,13 +438,21 @@ static int32_t draw_from_row(const struct kni_sampler *s, const struct kni_logit
     const struct kn_sampler_opts *o = &s->opts;
     uint32_t n_blocks = kni_logit_blocks(l->n);
     struct draw d = {.l = l, .max = max, .scale = s->scale, .mass = l->scratch, .next = l->scratch + n_blocks, .bound = {-INFINITY, 0}};
-    double total;
-    if (o->top_k < l->n) {
-        d.bound = bound_of_top_k(l, max, o->top_k, list);
-        total = weigh_before(&d, d.bound, d.mass);
-    } else {
+    const bool has_k = o->top_k < l->n, has_others = cuts_mass(o) || o->min_p > 0;
+    double total = 0;
+    uint64_t round = 0;
+    if (!has_k || !has_others) {
         weigh(l, l->sum, max, s->scale, d.mass);
         total = sum_all(d.mass, n_blocks);
+    }
+    if (has_k && !has_others) { /* mostly it is in: no need to know the bound */
+        int32_t token = find(&d, total, draw(s, round++));
+        if (count_before(l, (struct kni_candidate){l->x[token], token}) < o->top_k)
+            return token;
+    }
+    if (has_k) {
+        d.bound = bound_of_top_k(l, max, o->top_k, list);
+        total = weigh_before(&d, d.bound, d.mass);
     }
     const double want = (double)o->top_p * total; /* of all that top-k has left */
     if (o->min_p > 0) {
@@ -422,7 +460,7 @@ static int32_t draw_from_row(const struct kni_sampler *s, const struct kni_logit
         if (before(bound, d.bound))
             total = weigh_before(&d, d.bound = bound, d.mass);
     }
-    for (uint64_t round = 0;; round++) {
+    for (;; round++) {
         int32_t token = find(&d, total, draw(s, round));
         if (!cuts_mass(o))
             return token;
