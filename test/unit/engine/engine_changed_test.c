@@ -188,8 +188,7 @@ static void rewritten_rows_are_another_model(void **state)
     assert_int_equal(kn_tiny_model_write(path, &old), 0);
 }
 
-/* A step that is under way when the file changes: its tokens are not given out. The change comes between two looks at every step of an
- * answer in turn, the last one included, after which nothing but the look behind the step could find it. */
+/* The file changes after any number of steps: what is given out of the answer then is a beginning of the right one, or all of it. */
 static void no_mixed_token(void **state)
 {
     (void)state;

@@ -177,6 +177,68 @@ static void allocations_may_fail(void **state)
     pool_free(&source);
 }
 
+/* Fails from the given call on. */
+struct checker { _Atomic uint32_t n_calls; uint32_t good_calls; };
+
+static enum kn_status check_some(void *of)
+{
+    struct checker *c = of;
+    return c->n_calls++ < c->good_calls ? KN_OK : KN_E_CHANGED;
+}
+
+/* A chunk is looked after before it is encoded and behind that: what changes in between is not written, and nothing after it. */
+static void nothing_is_published_after_a_change(void **state)
+{
+    struct test_pool source = pool_make(N, -1), into = pool_make(N, 0xee);
+    (void)state;
+    prompt_fill(prompt, N);
+    for (uint32_t good = 0; good <= 2 * N_CHUNKS; good++) {
+        struct fake_store *s = fake_open();
+        struct kni_fetcher *f = NULL;
+        struct checker checker = {.good_calls = good};
+        struct kni_fetcher_opts o = test_opts(2, 0);
+        o.check = check_some;
+        o.check_of = &checker;
+        assert_int_equal(kni_fetcher_open_on(&f, &o, &s->base, NULL), KN_OK);
+        assert_int_equal(publish_wait(f, prompt, N, NULL, &source), good < 2 * N_CHUNKS ? KN_E_CHANGED : KN_OK);
+        assert_int_equal(s->n_puts, good / 2);
+        struct kni_fetch_progress p = fetch_all(f, prompt, N, 0, NULL, &into); /* nor is anything fetched, */
+        assert_int_equal(p.n_restored, 0);
+        assert_int_equal(s->n_gets, 0);
+        assert_int_equal(s->n_drops, 0); /* or taken for damaged */
+        kni_fetcher_close(&f);
+    }
+    assert_int_equal(log_book_take(NULL, 0), 0); /* who finds the change says it */
+    pool_free(&source);
+    pool_free(&into);
+}
+
+/* The store holds a prefix, and the change comes while it is being fetched: chunk by chunk, what comes after it is left. */
+static void nothing_is_fetched_after_a_change(void **state)
+{
+    struct test_pool source = pool_make(N, -1), into = pool_make(N, 0xee);
+    (void)state;
+    prompt_fill(prompt, N);
+    for (uint32_t good = 0; good <= N_CHUNKS + 1; good++) {
+        struct fake_store *s = fake_open();
+        struct kni_fetcher *f = NULL;
+        struct checker checker = {.good_calls = UINT32_MAX};
+        struct kni_fetcher_opts o = test_opts(1, 0);
+        o.check = check_some;
+        o.check_of = &checker;
+        assert_int_equal(kni_fetcher_open_on(&f, &o, &s->base, NULL), KN_OK);
+        assert_int_equal(publish_wait(f, prompt, N, NULL, &source), KN_OK);
+        checker.good_calls = checker.n_calls + good; /* one for the lookup, one for each chunk */
+        struct kni_fetch_progress p = fetch_all(f, prompt, N, 0, NULL, &into);
+        assert_int_equal(p.n_restored, good ? (good - 1) * CHUNK : 0);
+        assert_true(pool_equal(&source, &into, 0, (uint32_t)p.n_restored));
+        assert_int_equal(s->n_drops, 0);
+        kni_fetcher_close(&f);
+    }
+    pool_free(&source);
+    pool_free(&into);
+}
+
 static struct kni_fetcher *fetcher_lmdb(const char *url)
 {
     struct kni_fetcher *f = NULL;
@@ -227,6 +289,8 @@ int main(void)
         cmocka_unit_test(one_process_publishes_another_fetches), /* first: it forks, so no threads may exist yet */
         cmocka_unit_test(only_whole_chunks_are_published),
         cmocka_unit_test(nothing_is_named_better_than_it_is),
+        cmocka_unit_test(nothing_is_published_after_a_change),
+        cmocka_unit_test(nothing_is_fetched_after_a_change),
         cmocka_unit_test(errors_are_returned_and_said_once),
         cmocka_unit_test(the_queue_is_bounded),
         cmocka_unit_test(close_drops_what_has_not_begun),
