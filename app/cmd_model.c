@@ -22,7 +22,7 @@ static const char help_text[] =
     "       kinema model tokenize [-m FILE] (-p TEXT | -f FILE) [options]\n\n"
     "  show               architecture, sizes, tokenizer, fingerprint\n"
     "  tokenize           the token ids of a text, one a line with its bytes\n\n"
-    "  -m, --model FILE   GGUF file; default: $KINEMA_MODEL or the demo model\n"
+    "  -m, --model FILE   GGUF file, of a split model the first part; default: $KINEMA_MODEL or the demo model\n"
     "  --tensors          show: list every tensor too\n"
     "  -p, --prompt TEXT  tokenize: this text\n"
     "  -f, --file FILE    tokenize: this file; - is the standard input\n"

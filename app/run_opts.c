@@ -66,7 +66,7 @@ void kn_run_opts_help(void)
           "Answers a prompt; the text goes to the standard output as it is made. With both a document (-f) and a question\n"
           "(-p) the document comes first.\n"
           "\n"
-          "  -m, --model FILE          GGUF; default $KINEMA_MODEL, else the demo model in the cache folder\n"
+          "  -m, --model FILE          GGUF (of a split one the first part); default $KINEMA_MODEL, else the demo model in the cache folder\n"
           "  -p, --prompt TEXT         what to answer\n"
           "  -f, --file FILE           a document, or the whole prompt; - is the standard input\n"
           "      --system TEXT         system message\n"
