@@ -2,6 +2,7 @@
 /*
  * A model file from arbitrary bytes: parsed from memory (exact bounds, so that sanitizers see overreads), then opened as a
  * model through a memory file, used a little, and closed. Whatever opens must tokenize, render and list its tensors.
+ * Bytes that begin with "PAIR" and a length hold two files, which are opened as the parts of a split model.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -38,8 +39,46 @@ static void use(const struct kn_model *m)
     }
 }
 
+static void write_part(const char *path, const uint8_t *data, size_t size)
+{
+    FILE *f = fopen(path, "wb");
+    if (f && fwrite(data, 1, size, f) != size)
+        assert(!"the temporary folder is full");
+    if (f)
+        fclose(f);
+}
+
+/* "PAIR" | bytes of the first, u32 | first | second */
+static void open_pair(const uint8_t *data, size_t size)
+{
+    char paths[2][64];
+    uint32_t n;
+    struct kn_model *m = NULL;
+    struct kn_err err = {0};
+    struct kn_model_opts o = {.size = sizeof o, .path = paths[0]};
+    memcpy(&n, data + 4, 4);
+    data += 8;
+    size -= 8;
+    n = n < size ? n : (uint32_t)size;
+    for (int i = 0; i < 2; i++)
+        snprintf(paths[i], sizeof paths[i], "/tmp/kn_fuzz_%ld-%05d-of-00002.gguf", (long)getpid(), i + 1);
+    write_part(paths[0], data, n);
+    write_part(paths[1], data + n, size - n);
+    enum kn_status opened = kn_model_open(&m, &o, &err);
+    unlink(paths[0]);
+    unlink(paths[1]);
+    assert((opened == KN_OK) == (m != NULL) && (m || err.text[0]));
+    if (m)
+        use(m);
+    kn_model_close(&m);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    if (size >= 8 && !memcmp(data, "PAIR", 4)) {
+        open_pair(data, size);
+        return 0;
+    }
     struct kni_arena arena;
     struct kni_gguf *g;
     struct kn_err err = {0};
