@@ -273,7 +273,7 @@ KN_API enum kn_status kn_engine_check(const struct kn_engine *engine, struct kn_
 
 /* Queues a request. Errors: KN_E_ARG (empty prompt, unknown token, an option out of range), KN_E_NOMEM, KN_E_CONTEXT (prompt
  * longer than n_ctx), KN_E_FULL (cannot ever fit the pool). A request whose logits are nowhere finite ends as ERROR with
- * KN_E_FORMAT. */
+ * KN_E_NOT_FINITE. */
 KN_API enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *engine, const struct kn_request_opts *opts, struct kn_err *err);
 /* The next event: the prompt's tokens if it is scored, tokens in order, then one DONE, then KN_END. KN_AGAIN: run a step. A stop
  * token is not an event. Events wait for their reader as long as it likes. */
@@ -310,7 +310,8 @@ struct kn_score_opts {
  * it there) and computed otherwise; *n_reused (may be NULL) tells how much. Scored positions are always computed. Blocks until
  * done; open requests stand still and keep their blocks.
  * Errors: KN_E_ARG (no tokens, an unknown one, first beyond them, no on_row, step_tokens above 32), KN_E_CONTEXT (more than
- * n_ctx), KN_E_FULL (open requests hold too much of the pool), KN_E_NOMEM, or what on_row returned. */
+ * n_ctx), KN_E_FULL (open requests hold too much of the pool), KN_E_NOMEM, KN_E_NOT_FINITE (no logit of a row is finite), or
+ * what on_row returned. */
 KN_API enum kn_status kn_engine_score(struct kn_engine *engine, const struct kn_score_opts *opts, uint64_t *n_reused, struct kn_err *err);
 
 #ifdef __cplusplus

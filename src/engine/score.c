@@ -73,8 +73,14 @@ enum kn_status kn_engine_score(struct kn_engine *e, const struct kn_score_opts *
     while (seq.n_tokens < n_tokens && status == KN_OK) {
         uint32_t at = seq.n_tokens, left = n_tokens - at, n = left < n_step ? left : n_step;
         status = run(e, &seq, o.tokens, n, rows, err);
-        for (uint32_t i = 0; i < n && status == KN_OK; i++)
-            status = o.on_row(o.user, at + i, rows + (size_t)i * n_vocab);
+        for (uint32_t i = 0; i < n && status == KN_OK; i++) {
+            if (kni_run_row_is_usable(rows + (size_t)i * n_vocab, n_vocab))
+                status = o.on_row(o.user, at + i, rows + (size_t)i * n_vocab);
+            else {
+                status = kni_err_set(err, KN_E_NOT_FINITE, "no logit at position %u is finite: is the model damaged, or its KV type too narrow?", at + i);
+                kni_seq_forget(&seq);
+            }
+        }
     }
 done:
     kni_seq_fini(&seq);

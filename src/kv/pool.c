@@ -242,6 +242,13 @@ bool kni_pool_enter(struct kni_pool *pool, uint32_t block, const struct kni_hash
     return kni_prefix_index_insert(&pool->index, block, parent, own, tokens, quality);
 }
 
+void kni_pool_forget(struct kni_pool *pool, uint32_t block)
+{
+    assert(pool->blocks[block].n_refs);
+    if (is_indexed(pool, block))
+        kni_prefix_index_remove(&pool->index, block);
+}
+
 /* Walks one list: links, count, and that its blocks are unreferenced and indexed exactly when cached. */
 static const char *check_list(const struct kni_pool *pool, const struct list *list, bool cached)
 {

@@ -72,6 +72,9 @@ void kni_pool_set_quality(struct kni_pool *pool, uint32_t block, enum kn_kv_qual
 bool kni_pool_enter(struct kni_pool *pool, uint32_t block, const struct kni_hash *parent, const struct kni_hash *own,
                     const int32_t tokens[KNI_BLOCK_TOKENS]);
 
+/* A block that is held leaves the index, if it is in it: what it holds is not trusted. */
+void kni_pool_forget(struct kni_pool *pool, uint32_t block);
+
 /* NULL when every rule above holds, otherwise a sentence about the first one broken. For tests. */
 const char *kni_pool_check(struct kni_pool *pool);
 

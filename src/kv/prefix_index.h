@@ -8,7 +8,7 @@
  * One block is known under an own hash, the best in quality that was entered; the others stay with those who hold them. Blocks that
  * share the first k tokens after one parent, and their quality, form a ring, of which one, the head, is in a hash table. So the longest
  * shared beginning is found by at most 15 look-ups for each quality that is allowed, however many blocks follow one parent, and entering
- * or removing a block costs 16 look-ups. It takes 300 bytes a block, of some hundred kilobytes of K and V.
+ * or removing a block costs 16 look-ups. It takes 450 to 570 bytes a block, of some hundred kilobytes of K and V.
  *
  * Chains of intrusive links over one array of entries, one entry a block of the pool, so that nothing is allocated after init. The
  * entries keep the block's token ids: a match of a hash is confirmed by them. The index holds no references; the pool removes a block

@@ -145,6 +145,12 @@ void kni_seq_truncate(struct kni_seq *seq, uint32_t n_tokens)
         seq->quality = kni_seq_quality(seq, 0, n_tokens);
 }
 
+void kni_seq_forget(struct kni_seq *seq)
+{
+    for (uint32_t b = 0; b < seq->n_blocks; b++)
+        kni_pool_forget(seq->pool, seq->block_ids[b]);
+}
+
 struct kni_kv_view kni_seq_view(const struct kni_seq *seq)
 {
     return (struct kni_kv_view){.layout = kni_pool_layout(seq->pool),

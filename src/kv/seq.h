@@ -52,6 +52,8 @@ void kni_seq_commit_restored(struct kni_seq *seq, const int32_t *tokens, uint32_
 enum kn_kv_quality kni_seq_quality(const struct kni_seq *seq, uint32_t first, uint32_t end);
 /* Forgets positions from n_tokens on and gives back the blocks behind, reserved ones too. 0 drops everything. */
 void kni_seq_truncate(struct kni_seq *seq, uint32_t n_tokens);
+/* Takes the sequence's blocks out of the prefix index: nobody else shall compute on what came out wrong. */
+void kni_seq_forget(struct kni_seq *seq);
 /* Borrowed; valid until the sequence changes. */
 struct kni_kv_view kni_seq_view(const struct kni_seq *seq);
 

@@ -62,6 +62,14 @@ static void describe(const struct kni_logits *l, struct kni_run_row *row, double
                             : (struct kn_logprob){-1, -INFINITY};
 }
 
+bool kni_run_row_is_usable(const float *logits, uint32_t n_vocab)
+{
+    uint32_t i = 0;
+    while (i < n_vocab && !isfinite(logits[i]))
+        i++;
+    return i < n_vocab;
+}
+
 void kni_run_make_row(const struct kni_run *r, uint32_t i, uint32_t worker)
 {
     struct kni_run_row *row = r->out_rows[i];
@@ -70,7 +78,7 @@ void kni_run_make_row(const struct kni_run *r, uint32_t i, uint32_t worker)
     struct kni_logits l = {.kernels = &r->kernels, .n = r->model->hparams.n_vocab, .x = r->out_logits[i], .max = max_of(r, i), .sum = sums_of(r, i, 0),
                            .scratch = r->row_scratch + worker * kni_logits_scratch_floats(r->model->hparams.n_vocab)};
     double norm = 0;
-    row->status = kni_logits_any_finite(&l) ? KN_OK : KN_E_FORMAT;
+    row->status = kni_logits_any_finite(&l) ? KN_OK : KN_E_NOT_FINITE;
     if (row->status)
         return;
     if (row->want_logprob) {

@@ -31,7 +31,7 @@ struct kni_run_row {
     int32_t token;          /* out with a sampler; in without: whose log-probability is wanted */
     bool want_logprob;
     uint32_t n_top;         /* likeliest tokens wanted, at most n_vocab and KN_MAX_TOP_LOGPROBS; 0 without want_logprob */
-    enum kn_status status;  /* out; KN_E_FORMAT: no logit is finite, and what follows is not set, nor is a token */
+    enum kn_status status;  /* out; KN_E_NOT_FINITE: no logit is finite, and what follows is not set, nor is a token */
     float logprob;          /* out */
     struct kn_logprob *top; /* out: [n_top] likeliest first, of equals the lower id; caller's memory */
 };
@@ -63,5 +63,9 @@ enum kn_status kni_run_step(struct kni_run *run, const struct kni_run_item *item
 typedef void (*kni_run_tap_fn)(void *user, uint32_t worker, uint32_t layer, uint32_t pos, const float *q);
 /* From the next step on; fn NULL: nobody looks (so it is after open). */
 void kni_run_set_tap(struct kni_run *run, kni_run_tap_fn fn, void *user);
+
+/* Whether some logit is finite: a token can be chosen, and those that are not numbers are unlikely ones. Looks at the first only in a
+ * model that is sound. */
+bool kni_run_row_is_usable(const float *logits, uint32_t n_vocab);
 
 #endif

@@ -158,6 +158,7 @@ static void take_rows(struct kni_sched *s, struct kni_job *job, const struct kni
     for (uint32_t i = 0; i < item->n_logits; i++, next++) {
         const struct kni_run_row *row = &item->rows[i];
         if (row->status) {
+            kni_seq_forget(&job->seq); /* the next one with this prefix computes it anew */
             kni_sched_finish(s, job, KN_STOP_REASON_ERROR, row->status);
             return;
         }

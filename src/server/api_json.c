@@ -423,6 +423,8 @@ struct kni_failure kni_failure_of(enum kn_stop_reason reason, enum kn_status sta
     case KN_E_STATE: return (struct kni_failure){503, "shutting_down", "the server is shutting down: send the request again later"};
     case KN_E_CHANGED: return (struct kni_failure){503, "model_changed", "the model's file has changed on disk during the request, so that its answer is none: the server "
                                                                         "has to be restarted (GET /health says which file)"};
+    case KN_E_NOT_FINITE: return (struct kni_failure){500, "not_finite", "the model's results for this request are infinite or not numbers: its file may be "
+                                                                         "damaged"};
     default: return (struct kni_failure){500, "internal_error", kn_status_message(status)};
     }
 }

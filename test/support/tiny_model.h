@@ -31,6 +31,7 @@ struct kn_tiny_opts {
     bool add_bos;
     bool spm;                  /* SentencePiece with the same ids: byte tokens, and the merged tokens in the order of their scores */
     bool no_space_prefix;      /* spm */
+    bool broken;               /* what follows the last layer is not a number, nor is any logit */
 };
 
 #define KN_TINY_FIRST_BYTE 3
@@ -230,7 +231,7 @@ static inline void kn_tiny_model_build(struct kn_gguf_writer *w, const struct kn
             kn_tiny_tensor(w, key, t[i].n_out ? o.type : KNI_DTYPE_F32, t[i].n_in, t[i].n_out, t[i].amplitude, t[i].n_out ? 0.0f : 1.0f, &rng);
         }
     }
-    kn_tiny_tensor(w, "output_norm.weight", KNI_DTYPE_F32, n_embd, 0, 0.1f, 1.0f, &rng);
+    kn_tiny_tensor(w, "output_norm.weight", KNI_DTYPE_F32, n_embd, 0, o.broken ? NAN : 0.1f, 1.0f, &rng);
     if (o.untied)
         kn_tiny_tensor(w, "output.weight", o.type, n_embd, n_vocab, 0.2f, 0, &rng);
     kn_gguf_assemble(w);
