@@ -36,6 +36,7 @@ struct kni_pool {
     struct block *blocks;
     struct list free, cached; /* cached: least recently used first */
     struct kni_prefix_index index;
+    uint64_t n_returned;
 };
 
 static void list_push(struct kni_pool *pool, struct list *list, uint32_t i, bool at_front)
@@ -180,6 +181,7 @@ void kni_pool_unref(struct kni_pool *pool, uint32_t block)
     assert(block < pool->n_blocks && pool->blocks[block].n_refs);
     if (--pool->blocks[block].n_refs)
         return;
+    pool->n_returned++;
     if (is_indexed(pool, block))
         list_push(pool, &pool->cached, block, false);
     else
@@ -247,6 +249,11 @@ void kni_pool_forget(struct kni_pool *pool, uint32_t block)
     assert(pool->blocks[block].n_refs);
     if (is_indexed(pool, block))
         kni_prefix_index_remove(&pool->index, block);
+}
+
+uint64_t kni_pool_n_returned(const struct kni_pool *pool)
+{
+    return pool->n_returned;
 }
 
 /* Walks one list: links, count, and that its blocks are unreferenced and indexed exactly when cached. */

@@ -48,6 +48,8 @@ uint16_t *kni_pool_base(const struct kni_pool *pool);
 struct kni_pool_stats kni_pool_get_stats(const struct kni_pool *pool);
 /* Blocks that kni_pool_take can still give: free or cached. */
 uint32_t kni_pool_available(const struct kni_pool *pool);
+/* How often a block has become available again. */
+uint64_t kni_pool_n_returned(const struct kni_pool *pool);
 /* NULL with no_prefix_index. */
 struct kni_prefix_index *kni_pool_index(struct kni_pool *pool);
 

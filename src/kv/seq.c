@@ -87,6 +87,15 @@ uint32_t kni_seq_match(struct kni_seq *seq, const int32_t *tokens, uint32_t n_to
     return seq->n_tokens;
 }
 
+bool kni_seq_finds_more(const struct kni_seq *seq, const int32_t *tokens, uint32_t n_blocks, enum kn_kv_quality least)
+{
+    struct kni_prefix_index *index = kni_pool_index(seq->pool);
+    if (!index || n_blocks >= seq->n_chain) /* the match did not get to ask for it: the prompt ends there */
+        return false;
+    uint32_t block = kni_prefix_index_find(index, &seq->hashes[n_blocks + 1], tokens + (size_t)n_blocks * KNI_BLOCK_TOKENS);
+    return block != KNI_NO_BLOCK && kni_pool_quality(seq->pool, block) <= least;
+}
+
 uint32_t kni_seq_reserve(struct kni_seq *seq, uint32_t n_tokens)
 {
     uint32_t n_want = kni_blocks_for_tokens(n_tokens), b = seq->n_tokens / KNI_BLOCK_TOKENS;

@@ -41,6 +41,9 @@ void kni_seq_fini(struct kni_seq *seq);
  * dropped. A sequence is matched and committed with the same tokens all its life; whoever gives it
  * others sets n_chain to n_hashed. */
 uint32_t kni_seq_match(struct kni_seq *seq, const int32_t *tokens, uint32_t n_tokens, enum kn_kv_quality least);
+/* Whether the index has, in a quality of least or better, the block behind the first n_blocks, at which an earlier match of these tokens
+ * ended. One look-up. */
+bool kni_seq_finds_more(const struct kni_seq *seq, const int32_t *tokens, uint32_t n_blocks, enum kn_kv_quality least);
 /* Makes positions seq->n_tokens .. n_tokens - 1 writable: copies a shared block, takes new ones. Returns how many positions,
  * from 0, are ready: less than n_tokens when the pool is full (what was taken is kept; the call may be repeated). */
 uint32_t kni_seq_reserve(struct kni_seq *seq, uint32_t n_tokens);

@@ -13,6 +13,7 @@
 #include "sched/sched_state.h"
 
 #define PUBLISH_SHARE 4u /* a quarter of the pool */
+#define LOOK_STEPS 32u   /* the queue's head looks again at the latest after so many */
 
 /* Counts prompt tokens first .. end - 1 under the quality of their blocks. */
 static void book_by(const struct kni_job *job, uint32_t first, uint32_t end, uint64_t *of_job, uint64_t *of_all)
@@ -61,17 +62,39 @@ static void start_running(struct kni_sched *s, struct kni_job *job)
     kni_sched_move(s, job, KNI_JOB_STATE_RUNNING);
 }
 
+/* Blocks that those that run have not taken yet, and one for each one's answer. */
+static uint32_t running_need(const struct kni_sched *s)
+{
+    uint32_t n_need = 0;
+    for (const struct kni_job *o = s->running.first; o; o = o->next) {
+        uint32_t n = kni_blocks_for_tokens(o->n_known);
+        n_need += 1 + (n > o->seq.n_blocks ? n - o->seq.n_blocks : 0);
+    }
+    return n_need;
+}
+
+static int64_t spare_blocks(const struct kni_sched *s)
+{
+    return (int64_t)kni_pool_available(s->opts.pool) - running_need(s);
+}
+
+/* Whether the head, which found no room and holds nothing, would find none again: no job has come, ended or moved, no block has become
+ * available, those that run need no less, and the index has nothing more for it. So a long prompt that waits is not matched anew each step.
+ * What this does not see (others that begin to share its blocks) waits for LOOK_STEPS steps. */
+static bool still_has_no_room(const struct kni_sched *s, const struct kni_job *job)
+{
+    const struct kni_sched_head *h = &s->head;
+    return h->id == job->id && h->n_moves == s->n_moves && h->n_returned == kni_pool_n_returned(s->opts.pool) && s->stats.n_steps - h->look_step < LOOK_STEPS &&
+           spare_blocks(s) <= h->n_spare && !kni_seq_finds_more(&job->seq, job->tokens, h->n_blocks, job->least);
+}
+
 /* Room for all known tokens, so that a job does not start only to be thrown out. The oldest job starts anyway: others make
  * room for it as it goes. */
 static bool has_room(struct kni_sched *s, const struct kni_job *job)
 {
     if (!s->running.n || job->id < s->running.first->id)
         return true;
-    uint32_t n_need = kni_blocks_for_tokens(job->n_known) - job->seq.n_blocks + (job->seq.n_tokens % KNI_BLOCK_TOKENS != 0);
-    for (const struct kni_job *o = s->running.first; o; o = o->next) { /* what those that run have not taken yet, and a block for each one's answer */
-        uint32_t n = kni_blocks_for_tokens(o->n_known);
-        n_need += 1 + (n > o->seq.n_blocks ? n - o->seq.n_blocks : 0);
-    }
+    uint32_t n_need = kni_blocks_for_tokens(job->n_known) - job->seq.n_blocks + (job->seq.n_tokens % KNI_BLOCK_TOKENS != 0) + running_need(s);
     if (kni_sched_drop_finished(s, n_need))
         return true;
     /* Publishes may pin a part of the pool for as long as the store takes, but not keep requests out with more. */
@@ -86,13 +109,18 @@ void kni_sched_admit(struct kni_sched *s)
     struct kni_job *job;
     while ((job = s->waiting.first) && s->running.n < s->opts.max_running) {
         bool is_fresh = job->seq.n_tokens == 0;
+        if (is_fresh && still_has_no_room(s, job))
+            return;
         if (is_fresh)
             kni_sched_match(s, job);
         if (kni_sched_begin_fetch(s, job))
             continue;
         if (!has_room(s, job)) {
-            if (is_fresh) /* cached blocks must stay evictable while it waits */
+            if (is_fresh) { /* cached blocks must stay evictable while it waits */
+                uint32_t n_blocks = job->seq.n_hashed;
                 kni_seq_truncate(&job->seq, 0);
+                s->head = (struct kni_sched_head){job->id, s->n_moves, kni_pool_n_returned(s->opts.pool), s->stats.n_steps, spare_blocks(s), n_blocks};
+            }
             return;
         }
         start_running(s, job);

@@ -36,6 +36,7 @@ void kni_sched_move(struct kni_sched *s, struct kni_job *job, enum kni_job_state
     if (from)
         kni_job_list_remove(from, job);
     job->state = state;
+    s->n_moves++;
     if (to)
         kni_job_list_insert(to, job);
 }

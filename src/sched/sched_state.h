@@ -11,6 +11,14 @@ struct kni_batch_entry {
     uint32_t n_tokens;
 };
 
+/* The queue's head, as it was when it found no room: while nothing has changed it need not look again (admit.c). */
+struct kni_sched_head {
+    uint64_t id; /* of the job; 0: none */
+    uint64_t n_moves, n_returned, look_step;
+    int64_t n_spare;
+    uint32_t n_blocks; /* that its match found */
+};
+
 struct kni_sched {
     struct kni_sched_opts opts;
     struct kni_job_list waiting, fetching, running, finished;
@@ -28,6 +36,8 @@ struct kni_sched {
     struct kni_hold *leftovers; /* of fetches that have been given up while a worker wrote */
     uint16_t *n_block_holds;  /* [blocks of the pool]: publishes that hold each */
     uint32_t n_publish_blocks; /* blocks that one holds */
+    uint64_t n_moves;         /* of jobs between lists */
+    struct kni_sched_head head;
     uint64_t due_ns;          /* next deadline of a job, as of the step's begin */
     enum kn_status publish_status; /* first error since the last flush */
     bool store_error_said;  /* a failing store is logged once */

@@ -160,10 +160,46 @@ static void test_tight_pool(void **state)
     }
 }
 
+/* A long prompt that waits for room, most of it cached, is matched when something has changed, not each step. */
+static void test_the_head_waits_cheaply(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct kni_job a, c, waiting;
+    int32_t p[MAX_LEN], q[MAX_LEN];
+    bed_open(&b, 34, 400, 4, false, NULL);
+    make_prompt(p, 384, 1);
+    make_prompt(q, 160, 2);
+    submit(&a, &b, p, 300, 1);
+    run_until_idle(&b);
+    done(&a, &b);
+    submit(&c, &b, q, 160, 150);
+    step(&b);
+    submit(&waiting, &b, p, 384, 1);
+    const struct kni_prefix_index *index = kni_pool_index(b.pool);
+    uint64_t before = index->n_probes;
+    uint32_t n_steps = 0;
+    while (!c.reason) {
+        assert_int_equal(waiting.state, KNI_JOB_STATE_WAITING);
+        assert_int_equal(waiting.seq.n_blocks, 0); /* its cached blocks stay evictable */
+        step(&b);
+        n_steps++;
+    }
+    assert_true(n_steps > 100);
+    print_message("%.1f entries looked at a step\n", (double)(index->n_probes - before) / n_steps);
+    assert_true(index->n_probes - before < 10 * n_steps); /* 18 blocks are cached; a few are entered on the way */
+    run_until_idle(&b);
+    check_answer(&waiting);
+    check_answer(&c);
+    done(&c, &b);
+    done(&waiting, &b);
+    bed_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_common_prefix), cmocka_unit_test(test_same_prompt), cmocka_unit_test(test_tenants_do_not_share),
+        cmocka_unit_test(test_the_head_waits_cheaply), cmocka_unit_test(test_common_prefix), cmocka_unit_test(test_same_prompt), cmocka_unit_test(test_tenants_do_not_share),
         cmocka_unit_test(test_leader_leaves), cmocka_unit_test(test_tight_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
