@@ -58,6 +58,34 @@ static void nothing_is_named_better_than_it_is(void **state)
     pool_free(&source);
 }
 
+/* Counted, said once with its place, and what lies before it is stored; nobody else's publish suffers. */
+static void what_is_not_finite_is_not_published(void **state)
+{
+    static const uint16_t bad[] = {0x7c00, 0xfc00, 0x7e00};
+    struct kni_publish_stats ps;
+    char said[1024];
+    (void)state;
+    prompt_fill(prompt, N);
+    for (unsigned i = 0; i < 3; i++) {
+        struct test_pool source = pool_make(N, -1);
+        struct fake_store *s = fake_open();
+        struct kni_fetcher *f = fetcher_on(s, 2, 0);
+        kni_kv_row(&source.view, 0, i % 2, 0, 4 * CHUNK + 3)[1] = bad[i];
+        log_book_take(NULL, 0);
+        for (uint32_t k = 1; k <= 3; k++) {
+            assert_int_equal(publish_wait(f, prompt, N, NULL, &source), KN_E_NOT_FINITE);
+            assert_int_equal(fake_read(s, &s->n_puts), 4);
+            kni_publish_get_stats(f, &ps);
+            assert_int_equal(ps.n_errors, k);
+        }
+        assert_int_equal(log_book_take(said, sizeof said), 1);
+        assert_non_null(strstr(said, i % 2 ? "V of layer 0 at position" : "K of layer 0 at position"));
+        assert_int_equal(publish_wait(f, prompt, 4 * CHUNK, NULL, &source), KN_OK);
+        kni_fetcher_close(&f);
+        pool_free(&source);
+    }
+}
+
 static void errors_are_returned_and_said_once(void **state)
 {
     struct test_pool source = pool_make(N, -1);
@@ -291,6 +319,7 @@ int main(void)
         cmocka_unit_test(nothing_is_named_better_than_it_is),
         cmocka_unit_test(nothing_is_published_after_a_change),
         cmocka_unit_test(nothing_is_fetched_after_a_change),
+        cmocka_unit_test(what_is_not_finite_is_not_published),
         cmocka_unit_test(errors_are_returned_and_said_once),
         cmocka_unit_test(the_queue_is_bounded),
         cmocka_unit_test(close_drops_what_has_not_begun),
