@@ -89,7 +89,7 @@ build-clang: setup
 check: build build-clang
 	@tools/check --build $(BUILD)
 
-bench-peers: setup
+bench-peers: setup model
 	@tools/build-peers
 
 bench: build model

@@ -287,7 +287,9 @@ int32_t *kn_app_read_tokens(const char *command, const struct kn_model *model, c
 
 bool kn_app_cache_path(const char *file, char *out, size_t out_bytes)
 {
-    const char *own = getenv("KINEMA_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *why, *own = getenv("KINEMA_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (own && *own && !(own = kn_app_expand(own, &why))) /* a service's environment is written without a shell, too */
+        return false;
     int n = own && *own     ? snprintf(out, out_bytes, "%s/%s", own, file)
             : xdg && *xdg   ? snprintf(out, out_bytes, "%s/kinema/%s", xdg, file)
             : home && *home ? snprintf(out, out_bytes, "%s/.cache/kinema/%s", home, file)
@@ -297,9 +299,13 @@ bool kn_app_cache_path(const char *file, char *out, size_t out_bytes)
 
 bool kn_app_default_model(const char *command, char *out, size_t out_bytes)
 {
-    const char *named = getenv("KINEMA_MODEL");
+    const char *named = getenv("KINEMA_MODEL"), *path, *why;
     if (named && *named) {
-        int n = snprintf(out, out_bytes, "%s", named);
+        if (!(path = kn_app_expand(named, &why))) {
+            kn_app_fail(command, "KINEMA_MODEL is \"%s\": %s", named, why);
+            return false;
+        }
+        int n = snprintf(out, out_bytes, "%s", path);
         if (n > 0 && (size_t)n < out_bytes)
             return true;
     }

@@ -42,6 +42,16 @@ bool kn_app_parse_duration(const char *text, uint64_t *seconds);
 /* "f16,bf16" style: index of text among the names, or -1. */
 int kn_app_parse_name(const char *text, const char *const *names, size_t n_names);
 
+/* ---- paths (app_path.c): not empty, and a leading ~ or ~user replaced by that home folder where no shell has done it. What is returned is
+ * the text itself or lives as long as the program */
+/* NULL: *why says why not. */
+const char *kn_app_expand(const char *path, const char **why);
+/* The same for the paths in a store's URL. */
+const char *kn_app_expand_url(const char *url, const char **why);
+/* Both for an option's value: KN_APP_EXIT_OK and *out, or USAGE after a message. */
+int kn_app_path(const char *command, const char *option, const char *text, const char **out);
+int kn_app_url(const char *command, const char *option, const char *text, const char **out);
+
 /* ---- messages */
 /* Prints "kinema NAME: text" and returns KN_APP_EXIT_USAGE. */
 int kn_app_usage_error(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -21,9 +21,10 @@ bool kn_app_preset_needs_profile(enum kn_preset preset)
 
 bool kn_app_default_profile(const struct kn_model *model, char *out, size_t out_bytes)
 {
-    const char *named = getenv("KINEMA_PROFILE");
+    const char *named = getenv("KINEMA_PROFILE"), *path, *why;
     if (named && *named) {
-        int n = snprintf(out, out_bytes, "%s", named);
+        path = kn_app_expand(named, &why);
+        int n = snprintf(out, out_bytes, "%s", path ? path : named); /* whoever opens it says what is wrong with it */
         return n > 0 && (size_t)n < out_bytes;
     }
     char file[64], hex[33];

@@ -21,9 +21,13 @@ struct args {
     const char *texts[MAX_TEXTS], *calibration[MAX_TEXTS];
     uint32_t n_texts, n_calibration, prefix, continue_, n_threads, n_facts, n_tokens, sample, levels;
     enum kn_kv_type kv_type;
+    uint32_t uses; /* bit per enum use: options that were given and belong to some of what can be done only */
     bool needle, ablation, json, help;
     struct kn_hevc_opts hevc;
 };
+
+/* Options that not every subcommand heeds. */
+enum use { USE_PREFIX, USE_CONTINUE, USE_FACTS, USE_TOKENS, USE_SAMPLE, USE_LEVELS, USE_PROFILE, USE_CALIBRATION, USE_ONLY, USE_COUNT };
 
 static const char help_text[] =
     "usage: kinema codec eval --text FILE... [-m MODEL] [--profile FILE] [options]\n"
@@ -215,6 +219,8 @@ static int needle(struct kn_model *model, const struct args *a, struct kn_eval_c
                                 .on_row = on_needle_row,
                                 .progress = kn_app_on_progress,
                                 .user = &user};
+    if (a->n_tokens % 256)
+        fprintf(stderr, "codec: --tokens %" PRIu32 " becomes %" PRIu32 ", whole chunks of 256\n", a->n_tokens, (a->n_tokens + 128) / 256 * 256);
     kn_app_progress_init(&user.progress, true);
     if (!a->json)
         printf("%s: %s\n\n%-15s %-12s %16s %12s\n", a->texts[0], kn_model_info(model)->path, "method", "preset", "right", "mean log p");
@@ -270,6 +276,9 @@ static int search(struct kn_model *model, const struct args *a)
                                 .on_row = on_search_row,
                                 .progress = kn_app_on_progress,
                                 .user = &user};
+    if (n < a->n_tokens || a->n_tokens % 256) /* whole chunks are run */
+        fprintf(stderr, "codec: %s has %zu tokens and --tokens is %" PRIu32 ": the first %zu, whole chunks of 256, are run\n", a->texts[0], n, a->n_tokens,
+                so.n_tokens / 256 * 256);
     kn_app_progress_init(&user.progress, true);
     if (!a->json)
         printf("%11s %10s %15s %13s %13s %7s\n", "tile height", "heads wide", "tokens/picture", "intra bytes", "bytes", "ratio");
@@ -277,7 +286,8 @@ static int search(struct kn_model *model, const struct args *a)
     kn_app_progress_clear(&user.progress);
     free(tokens);
     if (status == KN_OK && a->json) {
-        json_t *all = json_pack("{s:o, s:I, s:I, s:o, s:o, s:s}", "text", kn_app_json_text(a->texts[0], strlen(a->texts[0])), "sample", (json_int_t)a->sample, "levels",
+        json_t *all = json_pack("{s:o, s:I, s:I, s:I, s:o, s:o, s:s}", "text", kn_app_json_text(a->texts[0], strlen(a->texts[0])), "tokens",
+                                (json_int_t)(so.n_tokens / 256 * 256), "sample", (json_int_t)a->sample, "levels",
                                 (json_int_t)a->levels, "rows", json_incref(user.rows), "machine", kn_app_json_machine(), "commit", kn_app_commit);
         kn_app_json_print(all, stdout);
         json_decref(all);
@@ -313,10 +323,10 @@ static int parse_option(int option, struct args *a)
 {
     static const char *const types[] = {"f16", "bf16"};
     switch (option) {
-    case 'm': a->model = optarg; break;
+    case 'm': return kn_app_path("codec", "-m", optarg, &a->model);
     case 'h': a->help = true; break;
-    case OPT_PROFILE: a->profile = optarg; break;
-    case OPT_ONLY: a->only = optarg; break;
+    case OPT_PROFILE: a->uses |= 1u << USE_PROFILE; return kn_app_path("codec", "--profile", optarg, &a->profile);
+    case OPT_ONLY: a->uses |= 1u << USE_ONLY, a->only = optarg; break;
     case OPT_NEEDLE: a->needle = true; break;
     case OPT_ABLATION: a->ablation = true; break;
     case OPT_JSON: a->json = true; break;
@@ -324,22 +334,21 @@ static int parse_option(int option, struct args *a)
     case KN_APP_OPT_HEVC_TOOLS:
     case KN_APP_OPT_HEVC_SLICES: return kn_app_hevc_option("codec", option, optarg, &a->hevc);
     case 't': return parse_number("-t", 1, 256, &a->n_threads);
-    case OPT_PREFIX: return parse_number("--prefix", 256, 1u << 20, &a->prefix);
-    case OPT_CONTINUE: return parse_number("--continue", 1, 1u << 20, &a->continue_);
-    case OPT_FACTS: return parse_number("--facts", 1, 4096, &a->n_facts);
-    case OPT_TOKENS: return parse_number("--tokens", 256, 1u << 20, &a->n_tokens);
-    case OPT_SAMPLE: return parse_number("--sample", 256, 1u << 20, &a->sample);
-    case OPT_LEVELS: return parse_number("--levels", 4, 256, &a->levels);
+    case OPT_PREFIX: a->uses |= 1u << USE_PREFIX; return parse_number("--prefix", 256, 1u << 20, &a->prefix);
+    case OPT_CONTINUE: a->uses |= 1u << USE_CONTINUE; return parse_number("--continue", 1, 1u << 20, &a->continue_);
+    case OPT_FACTS: a->uses |= 1u << USE_FACTS; return parse_number("--facts", 1, 4096, &a->n_facts);
+    case OPT_TOKENS: a->uses |= 1u << USE_TOKENS; return parse_number("--tokens", 256, 1u << 20, &a->n_tokens);
+    case OPT_SAMPLE: a->uses |= 1u << USE_SAMPLE; return parse_number("--sample", 256, 1u << 20, &a->sample);
+    case OPT_LEVELS: a->uses |= 1u << USE_LEVELS; return parse_number("--levels", 4, 256, &a->levels);
     case OPT_TEXT:
         if (a->n_texts == MAX_TEXTS)
             return kn_app_usage_error("codec", "more than %d texts", MAX_TEXTS);
-        a->texts[a->n_texts++] = optarg;
-        break;
+        return kn_app_path("codec", "--text", optarg, &a->texts[a->n_texts++]);
     case OPT_CALIBRATION:
         if (a->n_calibration == MAX_TEXTS)
             return kn_app_usage_error("codec", "more than %d texts to learn from", MAX_TEXTS);
-        a->calibration[a->n_calibration++] = optarg;
-        break;
+        a->uses |= 1u << USE_CALIBRATION;
+        return kn_app_path("codec", "--calibration", optarg, &a->calibration[a->n_calibration++]);
     case OPT_KV_TYPE: {
         int type = kn_app_parse_name(optarg, types, 2);
         if (type < 0)
@@ -348,6 +357,21 @@ static int parse_option(int option, struct args *a)
         break;
     }
     }
+    return 0;
+}
+
+/* An option that the subcommand does not heed looks as if it had been heeded. */
+static int check_uses(const struct args *a, bool is_eval)
+{
+    static const char *const names[USE_COUNT] = {"--prefix", "--continue", "--facts", "--tokens", "--sample", "--levels", "--profile", "--calibration", "--only"};
+    const uint32_t eval_uses = 1u << USE_PREFIX | 1u << USE_CONTINUE | 1u << USE_PROFILE | 1u << USE_CALIBRATION | 1u << USE_ONLY,
+                   needle_uses = 1u << USE_FACTS | 1u << USE_TOKENS | 1u << USE_PROFILE | 1u << USE_CALIBRATION | 1u << USE_ONLY,
+                   search_uses = 1u << USE_TOKENS | 1u << USE_SAMPLE | 1u << USE_LEVELS;
+    uint32_t lost = a->uses & ~(!is_eval ? search_uses : a->needle ? needle_uses : eval_uses);
+    for (unsigned i = 0; i < USE_COUNT; i++)
+        if (lost & 1u << i)
+            return kn_app_usage_error("codec", "%s has no effect on %s; kinema codec --help says where it belongs", names[i],
+                                      !is_eval ? "search" : a->needle ? "eval --needle" : "eval without --needle");
     return 0;
 }
 
@@ -377,6 +401,9 @@ static int parse(int argc, char **argv, struct args *a)
         return kn_app_usage_error("codec", "%s takes one --text", is_eval ? "--needle" : "search");
     if ((a->needle && !is_eval) || (a->ablation && (!is_eval || a->needle)))
         return kn_app_usage_error("codec", "%s belongs to eval%s", a->needle && !is_eval ? "--needle" : "--ablation", a->needle && is_eval ? " without --needle" : "");
+    int status = check_uses(a, is_eval);
+    if (status)
+        return status;
     if (a->prefix % 256 || a->sample % 256)
         return kn_app_usage_error("codec", "%s takes a multiple of 256, the tokens of a chunk", a->prefix % 256 ? "--prefix" : "--sample");
     if (!a->n_tokens)

@@ -285,7 +285,7 @@ static int parse_option(int option, struct args *a)
     static const char *const contents[] = {"noise", "tiles"};
     int i;
     switch (option) {
-    case 'o': a->output = optarg; return 0;
+    case 'o': return kn_app_path("codec", "-o", optarg, &a->output);
     case 'h': a->help = true; return 0;
     case OPT_VERIFY: a->verify = true; return 0;
     case OPT_JSON: a->json = true; return 0;

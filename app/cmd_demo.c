@@ -96,14 +96,29 @@ static int parse(struct demo *d, int argc, char **argv)
     optind = 1;
     for (int option; (option = getopt_long(argc, argv, ":m:n:t:h", table, NULL)) != -1;) {
         switch (option) {
-        case 'm': d->model_arg = optarg; break;
-        case 'd': d->document_arg = optarg; break;
-        case 's': d->store_arg = optarg; break;
-        case 'j': d->json_path = optarg; break;
+        case 'm':
+            if (kn_app_path("demo", "-m", optarg, &d->model_arg))
+                return KN_APP_EXIT_USAGE;
+            break;
+        case 'd':
+            if (kn_app_path("demo", "--document", optarg, &d->document_arg))
+                return KN_APP_EXIT_USAGE;
+            break;
+        case 's':
+            if (kn_app_url("demo", "--store", optarg, &d->store_arg))
+                return KN_APP_EXIT_USAGE;
+            break;
+        case 'j':
+            if (kn_app_path("demo", "--json", optarg, &d->json_path))
+                return KN_APP_EXIT_USAGE;
+            break;
         case '1': d->questions[0] = optarg; break;
         case '2': d->questions[1] = optarg; break;
         case 'h': d->help = true; return KN_APP_EXIT_OK;
-        case 'p': d->profile_arg = optarg; break;
+        case 'p':
+            if (kn_app_path("demo", "--profile", optarg, &d->profile_arg))
+                return KN_APP_EXIT_USAGE;
+            break;
         case 'b':
             if (strcmp(optarg, "rans") && strcmp(optarg, "hevc"))
                 return kn_app_usage_error("demo", "--backend takes rans or hevc, not \"%s\"", optarg);
@@ -143,6 +158,16 @@ static int parse(struct demo *d, int argc, char **argv)
     }
     if (optind < argc)
         return kn_app_usage_error("demo", "unexpected \"%s\"", argv[optind]);
+    bool spectral = !d->presets_named, video = !d->presets_named;
+    for (size_t i = 0; i < N_PRESETS; i++) {
+        bool of_profile = d->wanted[i] && strcmp(preset_names[i], "exact") && strcmp(preset_names[i], "tiles");
+        spectral |= of_profile;
+        video |= d->wanted[i] && (!strcmp(preset_names[i], "tiles") || (of_profile && d->backend && !strcmp(d->backend, "hevc")));
+    }
+    if (!spectral && (d->profile_arg || d->backend))
+        return kn_app_usage_error("demo", "%s belongs to the presets fine, medium and small, and --presets names none of them", d->profile_arg ? "--profile" : "--backend");
+    if (!video && (d->hevc[0] || d->hevc[1] || d->hevc[2]))
+        return kn_app_usage_error("demo", "--hevc-encoder, --hevc-tools and --hevc-slices belong to video: preset tiles, or --backend hevc");
     return KN_APP_EXIT_OK;
 }
 

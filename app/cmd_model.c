@@ -219,9 +219,15 @@ static int parse(struct args *args, int argc, char **argv)
     optind = 1;
     for (int c; (c = getopt_long(argc, argv, "m:p:f:h", options, NULL)) != -1;) {
         switch (c) {
-        case 'm': args->model = optarg; break;
+        case 'm':
+            if (kn_app_path("model", "-m", optarg, &args->model))
+                return KN_APP_EXIT_USAGE;
+            break;
         case 'p': args->text = optarg; break;
-        case 'f': args->file = optarg; break;
+        case 'f':
+            if (kn_app_path("model", "-f", optarg, &args->file))
+                return KN_APP_EXIT_USAGE;
+            break;
         case OPT_TENSORS: args->tensors = true; break;
         case OPT_SPECIAL: args->special = true; break;
         case OPT_JSON: args->json = true; break;

@@ -158,8 +158,14 @@ static int parse(struct args *args, bool *to_build, int argc, char **argv)
     optind = 1;
     for (int c; (c = getopt_long(argc, argv, "m:o:t:qh", options, NULL)) != -1;) {
         switch (c) {
-        case 'm': args->model = optarg; break;
-        case 'o': args->out = optarg; break;
+        case 'm':
+            if (kn_app_path("profile", "-m", optarg, &args->model))
+                return KN_APP_EXIT_USAGE;
+            break;
+        case 'o':
+            if (kn_app_path("profile", "-o", optarg, &args->out))
+                return KN_APP_EXIT_USAGE;
+            break;
         case 't':
             if (!kn_app_parse_u32(optarg, 1, 256, &args->n_threads))
                 return kn_app_usage_error("profile", "--threads takes a number from 1 to 256, not %s", optarg);

@@ -241,9 +241,9 @@ static const struct {
 static int parse_option(int option, struct args *args)
 {
     switch (option) {
-    case 's': args->url = optarg; break;
+    case 's': return kn_app_url("store", "--store", optarg, &args->url);
     case 'p': args->prefix = optarg; break;
-    case 'o': args->output = optarg; break;
+    case 'o': return kn_app_path("store", "-o", optarg, &args->output);
     case 'a': args->all = true; break;
     case 'j': args->json = true; break;
     case 'h': args->help = true; break;
@@ -278,9 +278,10 @@ static int parse(int argc, char **argv, struct args *args)
     for (int i = optind; i < argc; i++) {
         if (!args->what)
             args->what = argv[i];
-        else if (!args->url)
-            args->url = argv[i];
-        else if ((!strcmp(args->what, "rm") || !strcmp(args->what, "get")) && !args->prefix)
+        else if (!args->url) {
+            if (kn_app_url("store", args->what, argv[i], &args->url))
+                return KN_APP_EXIT_USAGE;
+        } else if ((!strcmp(args->what, "rm") || !strcmp(args->what, "get")) && !args->prefix)
             args->prefix = argv[i];
         else
             return kn_app_usage_error("store", "unexpected \"%s\"", argv[i]);
@@ -293,6 +294,16 @@ static int parse(int argc, char **argv, struct args *args)
         return kn_app_usage_error("store", "rm takes either --prefix KEY or --all");
     if (!strcmp(args->what, "get") && (!args->prefix || !args->output))
         return kn_app_usage_error("store", "get takes a key, or how it begins, and -o FILE");
+    const struct { bool given; const char *option, *of; } uses[] = {
+        {args->max_bytes, "--max-bytes", "gc"},
+        {args->ttl_s, "--ttl", "gc stat verify get"},
+        {args->prefix, "--prefix", "rm ls get"},
+        {args->output, "-o", "get"},
+        {args->all, "--all", "rm"},
+    };
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
+        if (uses[i].given && !strstr(uses[i].of, args->what))
+            return kn_app_usage_error("store", "%s has no effect on %s; it belongs to: %s", uses[i].option, args->what, uses[i].of);
     if (args->prefix && !*args->prefix)
         return kn_app_usage_error("store", "an empty prefix is every chunk; say --all if that is meant");
     return 0;

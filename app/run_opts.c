@@ -195,9 +195,9 @@ static int parse_choice(int option, const char *text, struct kn_run_opts *o)
 static int parse_one(int option, const char *text, struct kn_run_opts *o)
 {
     switch (option) {
-    case 'm': o->model = text; return 0;
+    case 'm': return kn_app_path("run", "-m", text, &o->model);
     case 'p': o->prompt = text; return 0;
-    case 'f': o->file = text; return 0;
+    case 'f': return kn_app_path("run", "-f", text, &o->file);
     case 'q': o->quiet = true; return 0;
     case 'v': o->verbose = true; return 0;
     case 'h': o->help = true; return 0;
@@ -205,8 +205,8 @@ static int parse_one(int option, const char *text, struct kn_run_opts *o)
     case OPT_CHAT_TEMPLATE: o->chat_template = text; return 0;
     case OPT_RAW: o->raw = true; return 0;
     case OPT_JSON: o->json = true; return 0;
-    case OPT_STORE: o->engine.store_url = text; return 0;
-    case OPT_PROFILE: o->engine.profile_path = text; return 0;
+    case OPT_STORE: return kn_app_url("run", "--store", text, &o->engine.store_url);
+    case OPT_PROFILE: return kn_app_path("run", "--profile", text, &o->engine.profile_path);
     case OPT_READ_ONLY: o->engine.store_read_only = true; return 0;
     case OPT_SALT: o->request.salt = text; return 0;
     case OPT_NO_FETCH: o->request.no_fetch = true; return 0;
@@ -222,6 +222,45 @@ static int parse_one(int option, const char *text, struct kn_run_opts *o)
     case KN_APP_OPT_HEVC_SLICES: return kn_app_hevc_option("run", option, text, &o->engine.hevc);
     default: return parse_number(option, text, o);
     }
+}
+
+/* What is ignored in silence looks as if it had worked: an option of the store needs one. */
+static int check_store(const struct kn_run_opts *o)
+{
+    const struct kn_engine_opts *e = &o->engine;
+    const struct { bool given; const char *name; } options[] = {
+        {e->profile_path, "--profile"},         {e->preset, "--preset"},
+        {e->backend, "--backend"},              {kn_app_hevc_given(&e->hevc), "--hevc-encoder, --hevc-tools or --hevc-slices"},
+        {e->store_max_bytes, "--store-max"},    {e->store_ttl_s, "--store-ttl"},
+        {e->store_read_only, "--store-read-only"}, {e->chunk_tokens, "--chunk-tokens"},
+        {e->fetch_deadline_ms, "--fetch-deadline"},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options && !e->store_url; i++)
+        if (options[i].given)
+            return kn_app_usage_error("run", "%s has no effect without a store: give --store URL, or leave it out", options[i].name);
+    if (e->store_read_only && e->store_max_bytes)
+        return kn_app_usage_error("run", "--store-max is for what is written, and --store-read-only writes nothing: give one of them");
+    return KN_APP_EXIT_OK;
+}
+
+/* What is harmless and yet does nothing is said, and no error. */
+static void say_unused(const struct kn_run_opts *o)
+{
+    const struct kn_sampler_opts *s = &o->request.sampler;
+    const struct { bool unused; const char *name, *why; } options[] = {
+        {o->request.no_fetch && !o->engine.store_url, "--no-fetch", "there is no --store"},
+        {o->request.no_publish && !o->engine.store_url, "--no-publish", "there is no --store"},
+        {o->request.no_publish && o->engine.store_url && o->engine.store_read_only, "--no-publish", "nothing is published with --store-read-only"},
+        {o->request.salt && !o->engine.store_url, "--salt", "there is no --store"},
+        {s->top_k && !(s->temperature > 0), "--top-k", "without --temp the likeliest token is taken"},
+        {s->top_p > 0 && !(s->temperature > 0), "--top-p", "without --temp the likeliest token is taken"},
+        {s->min_p > 0 && !(s->temperature > 0), "--min-p", "without --temp the likeliest token is taken"},
+        {s->seed && !(s->temperature > 0), "--seed", "without --temp the likeliest token is taken"},
+        {s->repeat_last && !(s->repeat_penalty > 0), "--repeat-last", "there is no --repeat-penalty"},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options && !o->quiet; i++)
+        if (options[i].unused)
+            fprintf(stderr, "kinema run: %s has no effect: %s\n", options[i].name, options[i].why);
 }
 
 int kn_run_opts_parse(struct kn_run_opts *opts, int argc, char **argv)
@@ -261,5 +300,14 @@ int kn_run_opts_parse(struct kn_run_opts *opts, int argc, char **argv)
         return kn_app_usage_error("run", "--backend belongs to the presets fine, medium and small");
     if (kn_app_hevc_given(&opts->engine.hevc) && opts->engine.preset != KN_PRESET_TILES && opts->engine.backend != KN_BACKEND_HEVC)
         return kn_app_usage_error("run", "--hevc-encoder, --hevc-tools and --hevc-slices belong to video: --preset tiles or --backend hevc");
-    return KN_APP_EXIT_OK;
+    if (opts->engine.backend && !opts->engine.preset && !opts->engine.profile_path)
+        return kn_app_usage_error("run", "--backend belongs to the presets fine, medium and small: give one with --preset");
+    if (opts->engine.profile_path && opts->engine.preset && !kn_app_preset_needs_profile(opts->engine.preset))
+        return kn_app_usage_error("run", "--profile belongs to the presets fine, medium and small");
+    if (opts->quiet && opts->verbose)
+        return kn_app_usage_error("run", "give one of -q and -v, not both");
+    int status = check_store(opts);
+    if (status == KN_APP_EXIT_OK)
+        say_unused(opts);
+    return status;
 }

@@ -18,6 +18,7 @@
 #define AT(member) offsetof(struct kn_serve_opts, member)
 #define NAMES(array) .names = array, .n_names = sizeof array / sizeof *array
 #define TEXT(n, member, a, w) .name = n, .kind = KN_SERVE_KIND_TEXT, .offset = AT(member), .arg = a, .what = w
+#define PATH(n, member, a, w) TEXT(n, member, a, w), .text = KN_SERVE_TEXT_PATH
 #define COUNT(n, member, lo, hi, def, w) \
     .name = n, .kind = KN_SERVE_KIND_COUNT, .offset = AT(member), .min = lo, .max = hi, .fallback = def, .arg = "N", .what = w
 #define SIZE(n, member, def, w) .name = n, .kind = KN_SERVE_KIND_SIZE, .offset = AT(member), .fallback = def, .arg = "SIZE", .what = w
@@ -37,7 +38,7 @@ static const char *const queues[] = {"separate", "inline"};
 const char *const kn_serve_chat_templates[] = {"file", "chatml", "llama3", "mistral", "gemma"};
 
 const struct kn_serve_setting kn_serve_settings[] = {
-    {TEXT("model", model, "FILE", "GGUF; default $KINEMA_MODEL, else the demo model in the cache folder"), .letter = 'm'},
+    {PATH("model", model, "FILE", "GGUF; default $KINEMA_MODEL, else the demo model in the cache folder"), .letter = 'm'},
     {TEXT("model_name", server.model_name, "NAME", "what clients call it (the file's name without .gguf)")},
     {CHOICE("chat_template", chat_template, kn_serve_chat_templates, "NAME", "how messages become text: chatml, llama3, mistral or gemma\n"
             "in place of the model's own (file)")},
@@ -47,7 +48,7 @@ const struct kn_serve_setting kn_serve_settings[] = {
     {TEXT("allow_origin", server.allow_origin, "ORIGIN", "web pages of this origin may read answers; * for all (none)")},
     {LIST("allow_host", allow_hosts, "NAME", "a server on 127.0.0.1 without keys takes requests for names of this machine\n"
           "only, lest web pages reach it; allow one more (repeat for more)")},
-    {TEXT("port_file", port_file, "FILE", "write the port there once it listens, for scripts")},
+    {PATH("port_file", port_file, "FILE", "write the port there once it listens, for scripts")},
 
     {COUNT("ctx", engine.n_ctx, 1, 1u << 24, 0, "longest sequence in tokens (the model's)"), .letter = 'c', .group = "Engine"},
     {COUNT("threads", engine.n_threads, 1, 256, 0, "compute threads (all that the process may use)"), .letter = 't'},
@@ -60,7 +61,7 @@ const struct kn_serve_setting kn_serve_settings[] = {
     {CHOICE("cpu", cpu, cpus, "best|ref|avx2|avx512", "highest instruction level to use (best)")},
 
     {TEXT("store", engine.store_url, "URL", "where prefixes are fetched from and published to, such as lmdb:FOLDER.\n"
-          "One that is down is tried again; requests are computed meanwhile"), .group = "Store"},
+          "One that is down is tried again; requests are computed meanwhile"), .text = KN_SERVE_TEXT_URL, .group = "Store"},
     {SIZE("store_max", engine.store_max_bytes, 16ull << 30, "limit of the store (16G)")},
     {.name = "store_ttl", .kind = KN_SERVE_KIND_AGE, .offset = AT(engine.store_ttl_s), .arg = "TIME",
      .what = "age at which chunks are dropped, such as 12h or 7d (never)"},
@@ -69,7 +70,7 @@ const struct kn_serve_setting kn_serve_settings[] = {
             "(exact; medium with a profile)")},
     {CHOICE("kv_quality", kv_quality, qualities, "exact|fine|tiles|medium|small|any", "least that is taken from memory and store by requests\n"
             "that do not say (what the preset gives)")},
-    {TEXT("profile", engine.profile_path, "FILE", "of the model, for fine, medium and small;\n"
+    {PATH("profile", engine.profile_path, "FILE", "of the model, for fine, medium and small;\n"
           "default $KINEMA_PROFILE, else the model's own in the cache folder")},
     {CHOICE("backend", backend, backends, "rans|hevc", "how fine, medium and small are written (rans)")},
     {COUNT("chunk_tokens", engine.chunk_tokens, 16, 8192, 256, "tokens of a stored chunk, a multiple of 16")},
@@ -83,7 +84,7 @@ const struct kn_serve_setting kn_serve_settings[] = {
     {TIME("fetch_deadline", engine.fetch_deadline_ms, 30000, "a slower fetch is cut, what arrived is used"), .plain_ms = true},
     {COUNT("fetch_pool_percent", engine.fetch_pool_percent, 1, 100, 50, "most of the pool that waiting fetches may hold")},
 
-    {TEXT("api_key_file", key_file, "FILE", "a key a line, then a name and a salt if wanted; # begins a comment"), .group = "Clients"},
+    {PATH("api_key_file", key_file, "FILE", "a key a line, then a name and a salt if wanted; # begins a comment"), .group = "Clients"},
     {COUNT("max_connections", server.max_connections, 1, 10000, 256, "beyond it new ones get 503")},
     {COUNT("max_queue", server.max_queue, 1, 1u << 20, 256, "requests that wait for a place; beyond it 503")},
     {COUNT("max_choices", server.max_choices, 1, 128, 16, "n of one request")},
@@ -167,6 +168,12 @@ bool kn_serve_set(struct kn_serve_opts *opts, const struct kn_serve_setting *s, 
     int i;
     switch (s->kind) {
     case KN_SERVE_KIND_TEXT:
+        if (s->text && *text) {
+            const char *why, *path = s->text == KN_SERVE_TEXT_URL ? kn_app_expand_url(text, &why) : kn_app_expand(text, &why);
+            snprintf(wanted, wanted_bytes, "a path (%s)", path ? "" : why);
+            *(const char **)at = path;
+            return path;
+        }
         snprintf(wanted, wanted_bytes, "text that is not empty");
         *(const char **)at = text;
         return *text;
@@ -370,7 +377,7 @@ static int take(struct kn_serve_opts *opts, int option, const char *text)
     case 'h': opts->help = true; return KN_APP_EXIT_OK;
     case OPT_JSON: opts->json = true; return KN_APP_EXIT_OK;
     case OPT_PRINT_CONFIG: opts->print_config = true; return KN_APP_EXIT_OK;
-    case OPT_CONFIG: opts->config = text; return KN_APP_EXIT_OK;
+    case OPT_CONFIG: return kn_app_path("serve", "--config", text, &opts->config);
     case OPT_API_KEY:
         if (!*text)
             return kn_app_usage_error("serve", "--api-key takes a key that is not empty");
@@ -428,6 +435,22 @@ static void init(struct kn_serve_opts *opts)
                                    .engine = {.size = sizeof opts->engine, .store_optional = true}};
 }
 
+/* The first setting of the store, or of a list up to NULL, that is not at its default; NULL: all are. */
+static const struct kn_serve_setting *store_setting_given(const struct kn_serve_opts *opts)
+{
+    struct kn_serve_opts defaults;
+    init(&defaults);
+    const struct kn_serve_setting *s = kn_serve_find("store"), *given = NULL;
+    for (s++; !s->group && !given; s++) {
+        json_t *a = kn_serve_value(opts, s), *b = kn_serve_value(&defaults, s);
+        if (!json_equal(a, b) && strcmp(s->name, "kv_quality"))
+            given = s;
+        json_decref(a);
+        json_decref(b);
+    }
+    return given;
+}
+
 /* What no single setting can see, and the indexes of names as what they stand for. */
 static int settle(struct kn_serve_opts *opts)
 {
@@ -444,6 +467,18 @@ static int settle(struct kn_serve_opts *opts)
         return kn_app_usage_error("serve", "backend belongs to the presets fine, medium and small");
     if (kn_app_hevc_given(&e->hevc) && e->preset != KN_PRESET_TILES && e->backend != KN_BACKEND_HEVC)
         return kn_app_usage_error("serve", "hevc-encoder, hevc-tools and hevc-slices belong to video: preset tiles or backend hevc");
+    if (e->backend && !e->preset && !e->profile_path)
+        return kn_app_usage_error("serve", "backend belongs to the presets fine, medium and small: give one with --preset");
+    if (e->profile_path && e->preset && !kn_app_preset_needs_profile(e->preset))
+        return kn_app_usage_error("serve", "profile belongs to the presets fine, medium and small");
+    const struct kn_serve_setting *idle = e->store_url ? NULL : store_setting_given(opts);
+    if (idle) {
+        char flag[MAX_NAME];
+        flag_name(idle->name, flag);
+        return kn_app_usage_error("serve", "%s has no effect without a store: give --store URL, or leave it out", flag);
+    }
+    if (e->store_read_only && e->store_max_bytes && e->store_max_bytes != kn_serve_find("store_max")->fallback)
+        return kn_app_usage_error("serve", "store-max is for what is written, and store-read-only writes nothing: give one of them");
     if (opts->quiet && opts->verbose)
         return kn_app_usage_error("serve", "give one of -q and -v, not both");
     opts->server.keys = opts->keys;

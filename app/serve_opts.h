@@ -31,6 +31,7 @@ struct kn_serve_setting {
     const char *name; /* "pool_size" */
     enum kn_serve_kind kind;
     char letter;      /* short flag or 0 */
+    enum { KN_SERVE_TEXT_PLAIN, KN_SERVE_TEXT_PATH, KN_SERVE_TEXT_URL } text; /* TEXT: what it is; a leading ~ of the others is replaced */
     bool plain_ms;    /* TIME: a plain number is milliseconds, as kinema run takes it */
     size_t offset;    /* of the value in struct kn_serve_opts */
     uint32_t min, max;

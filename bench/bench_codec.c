@@ -112,10 +112,10 @@ static int parse_option(int option, struct kn_bench_codec_args *a)
     static const char *const types[] = {"f16", "bf16"};
     int type;
     switch (option) {
-    case 'm': a->model = optarg; break;
+    case 'm': return kn_app_path("bench", "-m", optarg, &a->model);
     case 'h': a->help = true; break;
-    case OPT_TEXT: a->text = optarg; break;
-    case OPT_PROFILE: a->profile = optarg; break;
+    case OPT_TEXT: return kn_app_path("bench", "--text", optarg, &a->text);
+    case OPT_PROFILE: return kn_app_path("bench", "--profile", optarg, &a->profile);
     case OPT_ONLY: a->only = optarg; break;
     case OPT_ENCODER: a->encoders = optarg; break;
     case OPT_TOOLS: a->tools = optarg; break;

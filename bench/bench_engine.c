@@ -23,6 +23,7 @@
 #include "bench_sample.h"
 #include "child.h"
 #include "ours.h"
+#include "last_words.h"
 #include "peer.h"
 #include "work.h"
 
@@ -102,9 +103,18 @@ static int parse(struct bench *b, int argc, char **argv)
     optind = 1;
     for (int option; (option = getopt_long(argc, argv, ":m:t:h", table, NULL)) != -1;) {
         switch (option) {
-        case 'm': b->model_arg = optarg; break;
-        case 'y': b->peer_python_arg = optarg; break;
-        case 's': b->peer_script_arg = optarg; break;
+        case 'm':
+            if (kn_app_path("bench", "-m", optarg, &b->model_arg))
+                return KN_APP_EXIT_USAGE;
+            break;
+        case 'y':
+            if (kn_app_path("bench", "--peer-python", optarg, &b->peer_python_arg))
+                return KN_APP_EXIT_USAGE;
+            break;
+        case 's':
+            if (kn_app_path("bench", "--peer-script", optarg, &b->peer_script_arg))
+                return KN_APP_EXIT_USAGE;
+            break;
         case 'j': b->json = true; break;
         case 'h': b->help = true; return KN_APP_EXIT_OK;
         case 'p':
@@ -140,6 +150,8 @@ static int parse(struct bench *b, int argc, char **argv)
         default: return kn_app_usage_error("bench", "there is no option %s", argv[optind - 1]);
         }
     }
+    if (!b->peer && (b->peer_python_arg || b->peer_script_arg))
+        return kn_app_usage_error("bench", "%s has no effect without --peer llama.cpp", b->peer_python_arg ? "--peer-python" : "--peer-script");
     return optind < argc ? kn_app_usage_error("bench", "unexpected \"%s\"", argv[optind]) : KN_APP_EXIT_OK;
 }
 
@@ -420,6 +432,8 @@ static json_t *results(struct bench *b)
     json_t *version = json_object_get(b->peer_hello, "version"), *system = json_object_get(b->peer_hello, "system");
     json_object_set_new(all, "peer", version ? json_incref(version) : json_null());
     json_object_set_new(all, "peer_system", system ? json_incref(system) : json_null());
+    json_t *build = b->peer ? kn_peer_build(b->peer_python) : NULL;
+    json_object_set_new(all, "peer_build", build ? build : json_null());
     json_object_set_new(all, "repeat", json_integer(b->repeat));
     json_object_set_new(all, "seconds", json_real((double)(kn_app_now_ns() - b->begin_ns) / 1e9));
     for (uint32_t i = 0; i < b->n_rows; i++)
@@ -446,9 +460,10 @@ static void print_table(const struct bench *b, const json_t *all)
     size_t i;
     json_t *row;
     const char *cpu = json_string_value(json_object_get(json_object_get(all, "machine"), "cpu"));
-    const char *peer = json_string_value(json_object_get(all, "peer"));
-    printf("machine  %s, %" PRIu32 " threads; memory read %.1f GB/s, fp32 peak %.0f GFLOP/s\ncommit   %s\nmodel    %s\npeer     %s\n\n",
-           cpu ? cpu : "unknown", b->n_threads, b->read_bytes_s / 1e9, b->flops / 1e9, kn_app_commit, b->model_path, peer ? peer : "none");
+    const char *peer = json_string_value(json_object_get(all, "peer")), *note = json_string_value(json_object_get(json_object_get(all, "peer_build"), "note"));
+    printf("machine  %s, %" PRIu32 " threads; memory read %.1f GB/s, fp32 peak %.0f GFLOP/s\ncommit   %s\nmodel    %s\npeer     %s%s%s\n\n",
+           cpu ? cpu : "unknown", b->n_threads, b->read_bytes_s / 1e9, b->flops / 1e9, kn_app_commit, b->model_path, peer ? peer : "none",
+           note ? ", built " : "", note ? note : "");
     printf("%-16s %12s %12s %7s %7s %5s %12s %9s  unit\n", "work", "ours", "peer", "ratio", "target", "met", "floor", "off floor");
     json_array_foreach(json_object_get(all, "rows"), i, row) {
         const char *unit = json_string_value(json_object_get(row, "unit"));

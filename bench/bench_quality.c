@@ -86,9 +86,18 @@ static int parse(struct score *s, int argc, char **argv)
     optind = 1;
     for (int option; (option = getopt_long(argc, argv, ":m:t:h", table, NULL)) != -1;) {
         switch (option) {
-        case 'm': s->model_arg = optarg; break;
-        case 'f': s->text_path = optarg; break;
-        case 'r': s->reference_arg = optarg; break;
+        case 'm':
+            if (kn_app_path("bench", "-m", optarg, &s->model_arg))
+                return KN_APP_EXIT_USAGE;
+            break;
+        case 'f':
+            if (kn_app_path("bench", "--text", optarg, &s->text_path))
+                return KN_APP_EXIT_USAGE;
+            break;
+        case 'r':
+            if (kn_app_path("bench", "--reference", optarg, &s->reference_arg))
+                return KN_APP_EXIT_USAGE;
+            break;
         case 'j': s->json = true; break;
         case 'h': s->help = true; return KN_APP_EXIT_OK;
         case 'p':

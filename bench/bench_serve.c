@@ -14,6 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "last_words.h"
+
 enum { OURS, MAX_SIDES = 1 + KN_SERVE_MAX_SETTINGS }; /* side 1 + i: the peer with peer_parallel[i] slots */
 
 struct bench {
@@ -174,9 +176,13 @@ static bool run_side(struct bench *b, int side, uint32_t round)
     }
     ok = ok && kn_serve_warm_up(a, style, url) && kn_serve_run_load(a, &b->work, url, label, b->results, &seconds);
     b->totals[side].peak_bytes = ok && kn_serve_child_peak(&child) > b->totals[side].peak_bytes ? kn_serve_child_peak(&child) : b->totals[side].peak_bytes;
+    if (child.pid > 0 && !kn_serve_child_lives(&child, side == OURS ? "our server" : a->llama, ok || kn_app_interrupted() ? 0 : 2000))
+        ok = false; /* its figures would be those of a dead server */
     kn_serve_child_stop(&child, KN_SERVE_DRAIN_MS, &status);
+    char how[KN_HOW_ENDED_BYTES];
+    kn_how_ended(status, how);
     if (ok && side == OURS && !a->url && status)
-        ok = !kn_app_fail("bench", "our server did not end well (wait status %d): run it by hand to see why", status);
+        ok = !kn_app_fail("bench", "our server did not end well (it %s): run it by hand to see why", how);
     if (ok)
         kn_serve_total_add(&b->totals[side], a, &b->work, b->results, KN_LOAD_NONE, seconds);
     return ok;
@@ -234,6 +240,7 @@ static void report(struct bench *b)
     struct kn_serve_total *totals[MAX_SIDES];
     const char *names[MAX_SIDES];
     json_t *head = kn_serve_head_json(a, &b->work), *targets = targets_of(b), *servers = json_object(), *settings = json_object();
+    json_t *build = a->peer ? kn_peer_build(a->llama) : NULL;
     for (int i = 0; i < b->n_sides; i++) {
         totals[i] = &b->totals[i];
         names[i] = b->names[i];
@@ -246,6 +253,7 @@ static void report(struct bench *b)
         json_object_set(head, "servers", servers);
         json_object_set(head, "targets", targets);
         json_object_set(head, "peer_settings", settings);
+        json_object_set(head, "peer_build", build ? build : json_null());
         kn_app_json_print(head, stdout);
     } else {
         kn_serve_print_head(a, head);
@@ -253,7 +261,10 @@ static void report(struct bench *b)
         kn_serve_print_targets(targets);
         for (int i = 1; i < b->n_sides; i++)
             printf("%s%s: %s\n", i == 1 ? "\nratios: the better of the peer's settings for each figure. Settings:\n" : "", names[i], b->peer_settings[i]);
+        if (build)
+            printf("llama.cpp built %s\n", json_string_value(json_object_get(build, "note")));
     }
+    json_decref(build);
     json_decref(servers);
     json_decref(settings);
     json_decref(targets);

@@ -9,8 +9,14 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "last_words.h"
+
+#define END_MS 5000 /* from closed pipes to the end of the process */
 
 static bool find_script(char script[4096])
 {
@@ -47,7 +53,7 @@ bool kn_peer_find(const char *python_arg, const char *script_arg, char python[40
 }
 
 /* The child's side: does not return. */
-static void become(const struct kn_peer_opts *o, int orders, int answers)
+static void become(const struct kn_peer_opts *o, int orders, int answers, int words)
 {
     char threads[16];
     snprintf(threads, sizeof threads, "%" PRIu32, o->n_threads);
@@ -57,9 +63,27 @@ static void become(const struct kn_peer_opts *o, int orders, int answers)
         argv[i] = (char *)(uintptr_t)args[i]; /* execv does not write to them */
     dup2(orders, STDIN_FILENO);
     dup2(answers, STDOUT_FILENO);
+    if (words >= 0)
+        dup2(words, STDERR_FILENO);
     signal(SIGPIPE, SIG_DFL);
     execv(o->python, argv);
+    dprintf(STDERR_FILENO, "cannot start %s: %s\n", o->python, strerror(errno));
     _exit(127);
+}
+
+/* A pipe has ended, and so has the process, or will: how? One that goes on is killed. */
+static int await_end(struct kn_peer *peer)
+{
+    int status = 0;
+    for (int ms = 0; peer->pid > 0; ms += 20) {
+        pid_t pid = waitpid(peer->pid, &status, WNOHANG);
+        if (pid == peer->pid || (pid < 0 && errno != EINTR))
+            peer->pid = 0;
+        else if (ms >= END_MS)
+            kill(peer->pid, SIGKILL);
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    return status;
 }
 
 /* Reads one answer. */
@@ -67,19 +91,24 @@ static json_t *read_answer(struct kn_peer *peer)
 {
     char line[4096];
     if (!fgets(line, sizeof line, peer->answers)) {
-        kn_app_fail("bench", kn_app_interrupted() ? "interrupted" : "llama.cpp's process ended early (its own words are above)");
+        if (kn_app_interrupted())
+            kn_app_fail("bench", "interrupted");
+        else
+            kn_say_end("llama.cpp's process", await_end(peer), peer->hello ? " in the middle of the measurement" : " before it could measure anything", peer->words);
         return NULL;
     }
     json_t *answer = json_loads(line, 0, NULL);
-    if (!answer)
+    if (!answer) {
+        kn_show_tail(peer->words);
         kn_app_fail("bench", "llama.cpp's process answered with something else than JSON: %.200s", line);
+    }
     return answer;
 }
 
 bool kn_peer_open(struct kn_peer *peer, const struct kn_peer_opts *opts)
 {
     int down[2], up[2];
-    *peer = (struct kn_peer){0};
+    *peer = (struct kn_peer){.words = memfd_create("kinema-peer-words", MFD_CLOEXEC)}; /* -1: its words go where ours go */
     if (pipe2(down, O_CLOEXEC)) {
         kn_app_fail("bench", "cannot make a pipe: %s", strerror(errno));
         return false;
@@ -94,7 +123,7 @@ bool kn_peer_open(struct kn_peer *peer, const struct kn_peer_opts *opts)
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0)
-        become(opts, down[0], up[1]);
+        become(opts, down[0], up[1], peer->words);
     close(down[0]);
     close(up[1]);
     peer->orders = fdopen(down[1], "w");
@@ -122,9 +151,10 @@ void kn_peer_close(struct kn_peer *peer)
     if (peer->pid > 0) {
         if (kn_app_interrupted())
             kill(peer->pid, SIGTERM);
-        while (waitpid(peer->pid, NULL, 0) < 0 && errno == EINTR)
-            ;
+        await_end(peer);
     }
+    if (peer->words > 0)
+        close(peer->words);
     json_decref(peer->hello);
     *peer = (struct kn_peer){0};
 }

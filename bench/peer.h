@@ -15,6 +15,7 @@
 struct kn_peer {
     pid_t pid; /* 0: not running */
     FILE *orders, *answers;
+    int words; /* a file that takes what it says on stderr, shown when it dies; 0 or less: none */
     json_t *hello; /* {"version", "system"} */
 };
 

@@ -206,7 +206,7 @@ static int parse_rest(struct kn_serve_args *a, int option, const char *v)
         a->scenario = (enum kn_serve_scenario)scenario;
         apply_scenario(a);
         return KN_APP_EXIT_OK;
-    case 'm': a->model_arg = v; return KN_APP_EXIT_OK;
+    case 'm': return kn_app_path("bench", "-m", v, &a->model_arg);
     case 't': return kn_app_parse_u32(v, 1, 256, &a->n_threads) ? KN_APP_EXIT_OK : refuse("threads", "1 to 256", v);
     case 'c': return kn_app_parse_u32(v, 16, 1u << 24, &a->n_ctx) ? KN_APP_EXIT_OK : refuse("ctx", "16 or more", v);
     case O_URL:
@@ -227,7 +227,7 @@ static int parse_rest(struct kn_serve_args *a, int option, const char *v)
             return refuse("peer", "llama.cpp", v);
         a->peer = v;
         return KN_APP_EXIT_OK;
-    case O_PEER_SERVER: a->peer_server = v; return KN_APP_EXIT_OK;
+    case O_PEER_SERVER: return kn_app_path("bench", "--peer-server", v, &a->peer_server);
     case O_PARALLEL: return parse_slots(a, v) ? KN_APP_EXIT_OK : refuse("peer-parallel", "up to 4 numbers from 1 to 256 with commas", v);
     case O_PEER_ARGS: a->peer_args = v; return KN_APP_EXIT_OK;
     case O_REPEAT: return kn_app_parse_u32(v, 1, KN_SERVE_MAX_REPEAT, &a->repeat) ? KN_APP_EXIT_OK : refuse("repeat", "1 to 20", v);
@@ -290,6 +290,9 @@ int kn_serve_args_parse(struct kn_serve_args *a, int argc, char **argv)
             return kn_app_usage_error("bench", "more than %d options after --", KN_SERVE_MAX_EXTRA);
         a->extra[a->n_extra++] = argv[optind];
     }
+    if (!a->peer && (a->peer_server || a->n_peer_parallel || a->peer_args))
+        return kn_app_usage_error("bench", "%s has no effect without --peer llama.cpp",
+                                  a->peer_server ? "--peer-server" : a->peer_args ? "--peer-args" : "--peer-parallel");
     if (!a->n_peer_parallel) {
         a->peer_parallel[a->n_peer_parallel++] = a->n_clients ? (a->n_clients < 256 ? a->n_clients : 256) : 1;
         if (!a->n_clients)

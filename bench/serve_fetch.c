@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "bench_serve.h"
+#include "last_words.h"
 
 enum { NONE, MEMORY, SEPARATE, INLINE, N_SETTINGS };
 enum { GROUP_PLAIN = 0, GROUP_FETCH = 1, QUESTION_WORDS = 8, FETCH_NEW = 4, CHUNK = 256, LEAST_CACHED = 200 };
@@ -158,8 +159,10 @@ static bool end(struct kn_serve_child *child, bool ok)
 {
     int status = 0;
     kn_serve_child_stop(child, KN_SERVE_DRAIN_MS, &status);
+    char how[KN_HOW_ENDED_BYTES];
+    kn_how_ended(status, how);
     if (ok && status)
-        return !kn_app_fail("bench", "our server did not end well (wait status %d): run it by hand to see why", status);
+        return !kn_app_fail("bench", "our server did not end well (it %s): run it by hand to see why", how);
     return ok;
 }
 

@@ -14,7 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ASK_MS = 50, ASK_TIMEOUT_MS = 2000, MAX_GET_BYTES = 16 << 20, TAIL_BYTES = 1500, MAX_LOG_BYTES = 1 << 20 };
+#include "last_words.h"
+
+enum { ASK_MS = 50, ASK_TIMEOUT_MS = 2000, MAX_GET_BYTES = 16 << 20, MAX_LOG_BYTES = 1 << 20 };
 
 static const char listening[] = "listening on http://127.0.0.1:";
 
@@ -119,21 +121,6 @@ static void become(const struct kn_serve_child_opts *o, int log, pid_t parent)
     _exit(127);
 }
 
-static void show_tail(const char *path)
-{
-    char text[TAIL_BYTES + 1];
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return;
-    if (fseek(f, -TAIL_BYTES, SEEK_END))
-        rewind(f);
-    size_t n = fread(text, 1, TAIL_BYTES, f);
-    fclose(f);
-    fwrite(text, 1, n, stderr);
-    if (n && text[n - 1] != '\n')
-        fputc('\n', stderr);
-}
-
 static bool ended(struct kn_serve_child *child, int *status)
 {
     if (waitpid(child->pid, status, WNOHANG) != child->pid)
@@ -165,13 +152,14 @@ static bool find_url(struct kn_serve_child *child)
 
 enum readiness { READY, ENDED, LATE, INTERRUPTED };
 
-static enum readiness await(struct kn_serve_child *child, uint32_t ready_ms)
+/* *status: of a child that has ended, as of waitpid. */
+static enum readiness await(struct kn_serve_child *child, uint32_t ready_ms, int *status)
 {
     uint64_t end = kn_app_now_ns() + ready_ms * 1000000ull;
-    for (int status; kn_app_now_ns() < end; nap(ASK_MS)) {
+    for (; kn_app_now_ns() < end; nap(ASK_MS)) {
         if (kn_app_interrupted())
             return INTERRUPTED;
-        if (ended(child, &status))
+        if (ended(child, status))
             return ENDED;
         if (!child->url[0] && !find_url(child))
             continue;
@@ -205,16 +193,35 @@ bool kn_serve_child_start(struct kn_serve_child *child, const struct kn_serve_ch
         return false;
     }
     child->pid = pid;
-    enum readiness how = await(child, opts->ready_ms);
+    int status = 0, words = -1;
+    enum readiness how = await(child, opts->ready_ms, &status);
     if (how == ENDED || how == LATE)
-        show_tail(child->log_path);
+        words = open(child->log_path, O_RDONLY | O_CLOEXEC);
     if (how == ENDED)
-        kn_app_fail("bench", "%s ended before it served (its last words are above)", opts->program);
+        kn_say_end(opts->program, status, " before it served", words);
     else if (how == LATE)
-        kn_app_fail("bench", "%s does not serve after %u s (its last words are above)", opts->program, (unsigned)(opts->ready_ms / 1000));
+        kn_app_fail("bench", "%s does not serve after %u s; %s", opts->program, (unsigned)(opts->ready_ms / 1000),
+                    kn_show_tail(words) ? "its last words are above" : "it said nothing");
     else if (how == INTERRUPTED)
         kn_app_fail("bench", "interrupted");
+    if (words >= 0)
+        close(words);
     return how == READY;
+}
+
+bool kn_serve_child_lives(struct kn_serve_child *child, const char *program, uint32_t wait_ms)
+{
+    int status;
+    bool over = false;
+    for (uint32_t ms = 0; child->pid > 0 && !(over = ended(child, &status)) && ms < wait_ms; ms += ASK_MS)
+        nap(ASK_MS);
+    if (!over)
+        return child->pid > 0;
+    int words = open(child->log_path, O_RDONLY | O_CLOEXEC);
+    kn_say_end(program, status, " under the load", words);
+    if (words >= 0)
+        close(words);
+    return false;
 }
 
 void kn_serve_child_stop(struct kn_serve_child *child, uint32_t drain_ms, int *status)

@@ -36,6 +36,8 @@ bool kn_serve_find_llama(const char *arg, char path[4096]);
 bool kn_serve_find_ours(char path[4096]);
 /* Starts and waits until it serves. kn_serve_child_stop accepts the child whatever comes of it. */
 bool kn_serve_child_start(struct kn_serve_child *child, const struct kn_serve_child_opts *opts);
+/* Whether it still runs, after wait_ms for one that is about to end; if not, how it ended and its last words have been said. */
+bool kn_serve_child_lives(struct kn_serve_child *child, const char *program, uint32_t wait_ms);
 /* Ends it, and waits at most drain_ms before killing it. *status: as of waitpid, or NULL. Fine when it is not running. */
 void kn_serve_child_stop(struct kn_serve_child *child, uint32_t drain_ms, int *status);
 /* Peak resident bytes of it so far (VmHWM); 0: unknown. */
