@@ -264,6 +264,8 @@ done:
     return result;
 }
 
+static size_t utf8_valid(const unsigned char *text, size_t n);
+
 int32_t *kn_app_read_tokens(const char *command, const struct kn_model *model, const char *path, size_t *n)
 {
     const char *why = NULL;
@@ -273,6 +275,12 @@ int32_t *kn_app_read_tokens(const char *command, const struct kn_model *model, c
         kn_app_fail(command, "%s: %s", path, why);
         return NULL;
     }
+    for (size_t i = 0, length; i < n_bytes; i += length)
+        if (!(length = utf8_valid((const unsigned char *)text + i, n_bytes - i)) || !text[i]) {
+            kn_app_fail(command, "%s is no UTF-8 text: byte 0x%02x at offset %zu; convert it to UTF-8 (iconv does), or name another", path, (unsigned char)text[i], i);
+            free(text);
+            return NULL;
+        }
     *n = 3 * n_bytes + 2;
     int32_t *tokens = malloc(*n * sizeof *tokens);
     enum kn_status status = tokens ? kn_model_tokenize(model, text, n_bytes, KN_TOKENIZE_BOS, tokens, n) : KN_E_NOMEM;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "cmd_codec_inspect.h"
+#include "codec_learned.h"
 #include "codec_report.h"
 #include "hevc_opts.h"
 
@@ -159,16 +160,25 @@ static int eval(struct kn_model *model, const struct args *a, struct kn_eval_cal
     json_t *machine = kn_app_json_machine();
     struct kn_report_head head = {.model = kn_model_info(model)->path, .prefix = a->prefix, .continue_ = a->continue_, .kv_type = a->kv_type, .machine = machine,
                                   .hevc_encoder = kn_app_hevc_encoder_name(&a->hevc), .hevc_tools = kn_app_hevc_tools_name(&a->hevc)};
+    struct kn_learned learned = {0};
     if (!reports)
         return kn_app_fail("codec", "out of memory");
     if (!a->json)
-        printf("%s, %" JSON_INTEGER_FORMAT " cores, commit %s, model %s\n\n", json_string_value(json_object_get(machine, "cpu")),
+        printf("%s, %" JSON_INTEGER_FORMAT " cores, commit %s, model %s\n", json_string_value(json_object_get(machine, "cpu")),
                json_integer_value(json_object_get(machine, "cores")), kn_app_commit, head.model);
+    kn_learned_read(&learned, a->profile);
+    if (!a->json)
+        kn_learned_print(&learned);
+    head.learned = &learned;
     for (uint32_t i = 0; i < a->n_texts && exit_status == KN_APP_EXIT_OK; i++) {
         exit_status = eval_text(model, a, a->texts[i], calibration, &reports[i]);
         head.text = a->texts[i];
         if (exit_status == KN_APP_EXIT_OK)
+            head.hints = kn_learned_hints(&learned, &reports[i], a->texts[i], a->texts, i, a->calibration, a->n_calibration);
+        if (exit_status == KN_APP_EXIT_OK)
             exit_status = print_report(&reports[i], &head, a->json);
+        json_decref(head.hints);
+        head.hints = NULL;
         fflush(stdout);
     }
     if (exit_status == KN_APP_EXIT_OK && a->n_texts > 1) {
@@ -177,6 +187,7 @@ static int eval(struct kn_model *model, const struct args *a, struct kn_eval_cal
         exit_status = print_report(&reports[a->n_texts], &head, a->json);
     }
     json_decref(machine);
+    json_decref(learned.texts);
     free(reports);
     return exit_status;
 }

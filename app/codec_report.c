@@ -2,6 +2,8 @@
 /* Keeps, averages and prints rows of `kinema codec eval`: see codec_report.h. */
 #include "codec_report.h"
 
+#include "codec_learned.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -158,6 +160,14 @@ json_t *kn_report_json(const struct kn_report *report, const struct kn_report_he
         json_array_append_new(rows, row_json(&report->rows[i]));
     json_object_set_new(all, "rows", rows);
     json_object_set_new(all, "equal_kl", equal_kl_json(report));
+    json_object_set_new(all, "hints", head->hints ? json_incref(head->hints) : json_array());
+    json_t *profile = json_null();
+    if (head->learned && head->learned->texts) {
+        char id[33];
+        kn_app_hex(head->learned->info.id, id);
+        profile = json_pack("{s:s, s:I, s:O}", "id", id, "n_calibration_tokens", (json_int_t)head->learned->info.n_calibration_tokens, "texts", head->learned->texts);
+    }
+    json_object_set_new(all, "profile", profile);
     json_object_set_new(all, "hevc_encoder", json_string(head->hevc_encoder));
     json_object_set_new(all, "hevc_tools", json_string(head->hevc_tools));
     json_object_set_new(all, "kv_type", json_string(kn_app_kv_type_name(head->kv_type)));
@@ -180,6 +190,10 @@ void kn_report_print(const struct kn_report *report, const struct kn_report_head
         printf("%-15s %-12s %12" PRIu64 " %7.2f %7.3f %7.3f %9.5f %7.4f %8.4f %9.0f %9.0f%s\n", row->method, row->preset, v->bytes, v->ratio, v->bits_k, v->bits_v, v->kl,
                v->top1, v->nll, v->encode_tok_s, v->decode_tok_s, v->exact ? "  bit for bit" : "");
     }
+    size_t at;
+    json_t *hint;
+    json_array_foreach(head->hints, at, hint)
+        printf("%s! %s\n", at ? "" : "\n", json_string_value(hint));
     if (any_own) {
         printf("\nAt equal KL, times smaller than (* beyond the rival's presets):\n%-28s", "");
         for (size_t k = 0; k < N_RIVALS; k++)

@@ -152,8 +152,8 @@ static enum kn_status check_outside(const uint8_t *b, size_t n, const char *name
     if (n < KNI_PROFILE_FIXED_BYTES + 8 || memcmp(b, "KNP1", 4))
         return kni_err_set(err, KN_E_FORMAT, "%s is no profile; make one with kinema profile build", name);
     uint32_t version = kni_le32_get(b + KNI_PROFILE_AT_VERSION);
-    if (version != KNI_PROFILE_VERSION)
-        return kni_err_set(err, KN_E_MISMATCH, "%s is a profile of version %u, this build reads %u; build it again with kinema profile build",
+    if (version < 1 || version > KNI_PROFILE_VERSION)
+        return kni_err_set(err, KN_E_MISMATCH, "%s is a profile of version %u, this build reads up to %u; build it again with kinema profile build",
                            name, version, KNI_PROFILE_VERSION);
     if (kni_le64_get(b + KNI_PROFILE_AT_TOTAL_BYTES) != n)
         return kni_err_set(err, KN_E_FORMAT, "%s: damaged profile (%zu bytes, its header says %llu); build it again with kinema profile build",
@@ -186,6 +186,9 @@ static const char *read_header(struct kni_profile *p, const uint8_t *b, uint32_t
         return "pairing of rotated components";
     if (b[KNI_PROFILE_AT_ZERO1])
         return "reserved byte";
+    p->n_texts = kni_le32_get(b + KNI_PROFILE_AT_N_TEXTS);
+    if (p->n_texts > KNI_PROFILE_MAX_TEXTS || (kni_le32_get(b + KNI_PROFILE_AT_VERSION) == 1) != (p->n_texts == 0))
+        return "number of texts";
     for (int i = KNI_PROFILE_AT_ZERO2; i < KNI_PROFILE_FIXED_BYTES; i++)
         if (b[i])
             return "reserved byte";
@@ -262,6 +265,30 @@ static bool read_part(struct kni_arena *arena, struct kni_profile_part *part, co
     return ok;
 }
 
+/* The texts at *at, all of them inside the file. *bad: what is wrong. false: out of memory. */
+static bool read_texts(struct box *box, const uint8_t *at, const char **bad)
+{
+    struct kni_profile_text *t = kni_arena_alloc(&box->arena, (box->p.n_texts + 1) * sizeof *t, 0);
+    box->p.texts = t;
+    for (uint32_t i = 0; t && i < box->p.n_texts; i++, at += KNI_PROFILE_TEXT_ENTRY) {
+        t[i].n_bytes = kni_le64_get(at + KNI_PROFILE_TEXT_BYTES);
+        t[i].n_tokens = kni_le32_get(at + KNI_PROFILE_TEXT_TOKENS);
+        t[i].is_held_back = at[KNI_PROFILE_TEXT_HELD] == 1;
+        memcpy(t[i].hash, at + KNI_PROFILE_TEXT_HASH, sizeof t[i].hash);
+        memcpy(t[i].name, at + KNI_PROFILE_TEXT_NAME, sizeof t[i].name);
+        bool zeros = at[KNI_PROFILE_TEXT_HELD] <= 1 && !t[i].name[KNI_PROFILE_NAME_BYTES - 1];
+        for (size_t k = KNI_PROFILE_TEXT_ZERO; k < KNI_PROFILE_TEXT_HASH; k++)
+            zeros = zeros && !at[k];
+        for (size_t k = strnlen(t[i].name, KNI_PROFILE_NAME_BYTES); k < KNI_PROFILE_NAME_BYTES; k++)
+            zeros = zeros && !t[i].name[k];
+        for (size_t k = 0; t[i].name[k]; k++) /* it is printed */
+            zeros = zeros && (unsigned char)t[i].name[k] >= ' ' && t[i].name[k] != 127;
+        if (!zeros)
+            *bad = "name of a text";
+    }
+    return t;
+}
+
 /* Everything behind the header. The box is the caller's to free on failure. */
 static enum kn_status read_body(struct box *box, const uint8_t *b, size_t n, uint32_t rans_bytes, const char *name, struct kn_err *err)
 {
@@ -276,7 +303,8 @@ static enum kn_status read_body(struct box *box, const uint8_t *b, size_t n, uin
     const char *bad = read_table(p, b + front - (size_t)p->n_parts * KNI_PROFILE_ENTRY_BYTES, &total);
     if (bad)
         return damaged(name, bad, err);
-    if (total > n || kni_profile_pad8(rans_bytes) != n - 8 - total) /* total is below 2^40 and n at least 8 */
+    total += (size_t)p->n_texts * KNI_PROFILE_TEXT_ENTRY;
+    if (total > n - 8 || kni_profile_pad8(rans_bytes) != n - 8 - total) /* total is below 2^40 and n at least 8 */
         return damaged(name, "sum of the sizes", err);
 
     const uint8_t *at = b + KNI_PROFILE_FIXED_BYTES;
@@ -303,7 +331,11 @@ static enum kn_status read_body(struct box *box, const uint8_t *b, size_t n, uin
     p->rans = box->rans;
     at += rans_bytes;
     zeros = skip_padding(b, &at) && zeros;
-    bad = zeros ? kni_profile_check_values(p) : "filling byte";
+    bad = NULL;
+    if (!read_texts(box, at, &bad))
+        goto no_memory;
+    if (!bad)
+        bad = zeros ? kni_profile_check_values(p) : "filling byte";
     return bad ? damaged(name, bad, err) : KN_OK;
 no_memory:
     return kni_err_set(err, KN_E_NOMEM, "%s: no memory for a profile of %zu bytes", name, n);

@@ -47,6 +47,16 @@ struct kni_profile_part {
 /* Measured on the held-back share of the calibration text, for show only. */
 struct kni_profile_quality { float ratio, kl, top1; };
 
+/* A text that calibration has read. */
+#define KNI_PROFILE_NAME_BYTES 64u /* with its NUL */
+struct kni_profile_text {
+    uint64_t n_bytes;   /* of the whole text */
+    uint32_t n_tokens;  /* that counted */
+    bool is_held_back;  /* measured on, not learned from */
+    uint8_t hash[16];   /* BLAKE2b-128 of its bytes */
+    char name[KNI_PROFILE_NAME_BYTES]; /* without folders; may be cut, may be empty */
+};
+
 struct kni_profile {
     uint8_t id[16], fingerprint[16];
     struct kni_kv_layout kv; /* type is not part of a profile: 0 */
@@ -59,6 +69,8 @@ struct kni_profile {
     struct kni_profile_part *parts; /* [n_parts] */
     struct kni_profile_quality quality[KNI_PROFILE_N_PRESETS];
     const struct kni_rans_model *rans;
+    const struct kni_profile_text *texts; /* [n_texts]; none in files of version 1 */
+    uint32_t n_texts;
 };
 
 /* Reads and checks a file: sizes, checksums, ranges of every field. KN_E_IO, KN_E_FORMAT (damaged), KN_E_MISMATCH (another

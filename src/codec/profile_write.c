@@ -29,7 +29,7 @@ static uint8_t *put_bytes(uint8_t *at, const void *x, size_t n)
 static void put_header(uint8_t *b, const struct kni_profile *p, size_t total, size_t rans_bytes)
 {
     memcpy(b + KNI_PROFILE_AT_MAGIC, "KNP1", 4);
-    kni_le32_put(b + KNI_PROFILE_AT_VERSION, KNI_PROFILE_VERSION);
+    kni_le32_put(b + KNI_PROFILE_AT_VERSION, p->n_texts ? KNI_PROFILE_VERSION : 1);
     kni_le32_put(b + KNI_PROFILE_AT_HEADER_BYTES, KNI_PROFILE_FIXED_BYTES);
     kni_le32_put(b + KNI_PROFILE_AT_N_GROUP, p->n_group);
     kni_le64_put(b + KNI_PROFILE_AT_TOTAL_BYTES, total);
@@ -43,6 +43,7 @@ static void put_header(uint8_t *b, const struct kni_profile *p, size_t total, si
     b[KNI_PROFILE_AT_N_SINKS] = (uint8_t)p->n_sinks;
     kni_le32_put(b + KNI_PROFILE_AT_RANS_BYTES, (uint32_t)rans_bytes);
     kni_le64_put(b + KNI_PROFILE_AT_N_CALIBRATION, p->n_calibration_tokens);
+    kni_le32_put(b + KNI_PROFILE_AT_N_TEXTS, p->n_texts);
     for (uint32_t i = 0; i < KNI_PROFILE_N_PRESETS; i++) {
         const float q[3] = {p->quality[i].ratio, p->quality[i].kl, p->quality[i].top1};
         put_f32(b + KNI_PROFILE_AT_QUALITY + (size_t)12 * i, q, 3);
@@ -80,6 +81,16 @@ static void put_part(uint8_t *at, const struct kni_profile_part *part)
         at = put_bytes(at, part->classes[k], part->n_layers + part->rows[k]);
 }
 
+static void put_text(uint8_t *at, const struct kni_profile_text *t)
+{
+    kni_le64_put(at + KNI_PROFILE_TEXT_BYTES, t->n_bytes);
+    kni_le32_put(at + KNI_PROFILE_TEXT_TOKENS, t->n_tokens);
+    at[KNI_PROFILE_TEXT_HELD] = t->is_held_back;
+    memcpy(at + KNI_PROFILE_TEXT_HASH, t->hash, sizeof t->hash);
+    for (size_t i = 0; i + 1 < KNI_PROFILE_NAME_BYTES && t->name[i]; i++)
+        at[KNI_PROFILE_TEXT_NAME + i] = (uint8_t)t->name[i];
+}
+
 enum kn_status kni_profile_write(const struct kni_profile *p, void **data, size_t *n_bytes, struct kn_err *err)
 {
     *data = NULL;
@@ -92,9 +103,11 @@ enum kn_status kni_profile_write(const struct kni_profile *p, void **data, size_
     }
     if (!bad)
         bad = kni_profile_check_values(p);
+    if (!bad && p->n_texts > KNI_PROFILE_MAX_TEXTS)
+        bad = "number of texts";
     if (bad)
         return kni_err_set(err, KN_E_ARG, "a profile with this %s cannot be written: out of range", bad);
-    size_t rans_bytes = kni_rans_model_bytes(p->rans), total = kni_profile_front_bytes(p) + kni_profile_pad8(rans_bytes) + 8;
+    size_t rans_bytes = kni_rans_model_bytes(p->rans), total = kni_profile_front_bytes(p) + kni_profile_pad8(rans_bytes) + 8 + (size_t)p->n_texts * KNI_PROFILE_TEXT_ENTRY;
     if (rans_bytes > UINT32_MAX)
         return kni_err_set(err, KN_E_ARG, "entropy coder's tables of %zu bytes do not fit a profile", rans_bytes);
     for (uint32_t i = 0; i < p->n_parts; i++)
@@ -108,6 +121,9 @@ enum kn_status kni_profile_write(const struct kni_profile *p, void **data, size_
     for (uint32_t i = 0; i < p->n_parts; at += kni_profile_part_bytes(&p->parts[i++]))
         put_part(at, &p->parts[i]);
     kni_rans_model_write(p->rans, at);
+    at += kni_profile_pad8(rans_bytes);
+    for (uint32_t i = 0; i < p->n_texts; i++, at += KNI_PROFILE_TEXT_ENTRY)
+        put_text(at, &p->texts[i]);
     kni_profile_refresh_checksum(b, total);
     *data = b;
     *n_bytes = total;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/hash.h"
 #include "base/cpu.h"
 #include "base/file.h"
 #include "base/status.h"
@@ -192,6 +193,7 @@ enum kn_status kn_profile_read_info(const char *path, struct kn_profile_info *ou
     out->n_sinks = p->n_sinks;
     out->n_bytes = p->n_bytes;
     out->n_calibration_tokens = p->n_calibration_tokens;
+    out->n_texts = p->n_texts;
     for (uint32_t k = 0; k < KNI_PROFILE_N_PRESETS; k++) {
         out->presets[k].step_k = p->parts[0].step[k];
         out->presets[k].step_v = p->parts[1].step[k];
@@ -204,4 +206,28 @@ enum kn_status kn_profile_read_info(const char *path, struct kn_profile_info *ou
     }
     kni_profile_close(&p);
     return KN_OK;
+}
+
+enum kn_status kn_profile_read_texts(const char *path, kn_profile_text_fn fn, void *user, struct kn_err *err)
+{
+    if (!path || !fn)
+        return kni_err_set(err, KN_E_ARG, "kn_profile_read_texts needs a path and someone to tell");
+    struct kni_profile *p;
+    enum kn_status status = kni_profile_open(&p, path, err);
+    if (status)
+        return status;
+    for (uint32_t i = 0; i < p->n_texts; i++) {
+        const struct kni_profile_text *t = &p->texts[i];
+        struct kn_profile_text text = {.name = t->name, .n_bytes = t->n_bytes, .n_tokens = t->n_tokens, .is_held_back = t->is_held_back};
+        memcpy(text.hash, t->hash, sizeof text.hash);
+        fn(user, &text);
+    }
+    kni_profile_close(&p);
+    return KN_OK;
+}
+
+void kn_profile_text_hash(const void *text, size_t n_bytes, uint8_t hash[16])
+{
+    struct kni_hash h = kni_hash_bytes(text, n_bytes);
+    memcpy(hash, h.bytes, sizeof h.bytes);
 }

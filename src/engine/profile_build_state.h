@@ -4,6 +4,7 @@
  *
  *     profile_build.c          the public calls: checks, stages in order, the file
  *     profile_build_texts.c    texts -> tokens; which ones are held back
+ *     profile_build_overlap.c  texts that are given twice
  *     profile_build_passes.c   the model runs over texts: query power, sums, histograms, symbols
  *     profile_build_layers.c   how much an error in each layer costs
  *     profile_build_measure.c  quality on held-back text: untouched, CacheGen's way, a preset
@@ -28,6 +29,7 @@
 struct kni_build_text {
     int32_t *tokens;
     uint32_t n; /* a multiple of 16 */
+    size_t index; /* among those that were given */
 };
 
 /* What the codec does with a prefix, per worker. */
@@ -59,6 +61,7 @@ struct kni_build {
     uint8_t *rope_layers;
     struct kni_build_text *texts; /* [n_texts], the last n_held of them held back */
     uint32_t n_texts, n_held;
+    struct kni_profile_text *notes; /* [n_texts], for the file */
     uint32_t n_ctx;         /* longest text */
     struct kni_kv_view view; /* base and block table owned */
     uint32_t *block_ids;
@@ -78,6 +81,12 @@ void kni_build_report(const struct kni_build *b, const char *phase, double done)
 /* Tokens of all texts, cut to max_tokens. KN_E_ARG when there are too few; needs b->calibrate for how many. */
 enum kn_status kni_build_read_texts(struct kni_build *b);
 void kni_build_free_texts(struct kni_build *b);
+/* What text number index is called in sentences. */
+const char *kni_build_text_name(const struct kni_build *b, size_t index, char out[256]);
+/* Takes out of the texts what earlier ones have: profile_build_overlap.c. */
+enum kn_status kni_build_drop_overlaps(struct kni_build *b);
+/* How many of a's tokens lie in stretches of b, too. UINT32_MAX: out of memory. */
+uint32_t kni_build_count_shared(const struct kni_build_text *a, const struct kni_build_text *b);
 
 /* Runs tokens 0 .. n - 1 of a text, so that b->view has their K and V. */
 enum kn_status kni_build_prefill(struct kni_build *b, const struct kni_build_text *text, uint32_t n);
