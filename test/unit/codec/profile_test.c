@@ -169,7 +169,8 @@ static void lies(void **state)
         {KNI_PROFILE_AT_N_KV_HEAD, 4, 0}, {KNI_PROFILE_AT_N_KV_HEAD, 4, 256}, {KNI_PROFILE_AT_N_KV_HEAD, 4, 0x80000001}, {KNI_PROFILE_AT_D_HEAD, 4, 16},
         {KNI_PROFILE_AT_D_HEAD, 4, 0}, {KNI_PROFILE_AT_D_HEAD, 4, 0x10000020}, {KNI_PROFILE_AT_ROPE_DIM, 4, 0}, {KNI_PROFILE_AT_ROPE_DIM, 4, 31},
         {KNI_PROFILE_AT_ROPE_DIM, 4, 34}, {KNI_PROFILE_AT_NEOX, 1, 2}, {KNI_PROFILE_AT_N_ROPES, 1, 0}, {KNI_PROFILE_AT_N_ROPES, 1, 3},
-        {KNI_PROFILE_AT_N_SINKS, 1, 17}, {KNI_PROFILE_AT_ZERO1, 1, 1}, {KNI_PROFILE_AT_ZERO2, 1, 1}, {KNI_PROFILE_AT_ZERO2 + 19, 1, 1},
+        {KNI_PROFILE_AT_N_SINKS, 1, 17}, {KNI_PROFILE_AT_ZERO1, 1, 1}, {KNI_PROFILE_AT_ZERO2, 1, 1}, {KNI_PROFILE_AT_ZERO2 + 15, 1, 1},
+        {KNI_PROFILE_AT_N_TEXTS, 4, 1} /* version 1 */, {KNI_PROFILE_AT_VERSION, 4, 2} /* without texts */,
         {KNI_PROFILE_AT_RANS_BYTES, 4, 0}, {KNI_PROFILE_AT_RANS_BYTES, 4, 0xffffffff}, {KNI_PROFILE_AT_QUALITY, 4, 0x7fc00000},
         {KNI_PROFILE_AT_QUALITY + 4, 4, 0xbf800000}, {KNI_PROFILE_AT_QUALITY + 8, 4, 0x40000000},
         {128, 4, 0} /* a frequency's low half: valid, see below */, {132, 4, 0x7ff00000}, {132, 4, 0xbff00000},
@@ -192,6 +193,55 @@ static void lies(void **state)
     }
     free(data);
     kni_free(good);
+    kni_profile_close(&p);
+}
+
+/* Version 2: texts come back, and every byte of them is checked. */
+static void texts(void **state)
+{
+    (void)state;
+    struct kni_profile *p = make(), *back, q = *p;
+    struct kni_profile_text list[2] = {{.n_bytes = 1ull << 40, .n_tokens = 7, .hash = {1, 2, 3}, .name = "a text.txt"}, {.n_bytes = 3, .n_tokens = 2048, .is_held_back = true}};
+    struct kn_err err = {0};
+    void *data, *plain;
+    size_t n, n_plain;
+    q.texts = list;
+    q.n_texts = 2;
+    memset(list[1].name, 'x', KNI_PROFILE_NAME_BYTES - 1);
+    assert_int_equal(kni_profile_write(p, &plain, &n_plain, &err), KN_OK);
+    assert_int_equal(kni_profile_write(&q, &data, &n, &err), KN_OK);
+    assert_int_equal(((uint8_t *)plain)[KNI_PROFILE_AT_VERSION], 1);
+    assert_int_equal(((uint8_t *)data)[KNI_PROFILE_AT_VERSION], 2);
+    assert_int_equal(n, n_plain + 2 * KNI_PROFILE_TEXT_ENTRY);
+    assert_int_equal(kni_profile_read(&back, data, n, "p", &err), KN_OK);
+    assert_int_equal(back->n_texts, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(back->texts[i].name, list[i].name);
+        assert_int_equal(back->texts[i].n_bytes, list[i].n_bytes);
+        assert_int_equal(back->texts[i].n_tokens, list[i].n_tokens);
+        assert_int_equal(back->texts[i].is_held_back, list[i].is_held_back);
+        assert_memory_equal(back->texts[i].hash, list[i].hash, 16);
+    }
+    kni_profile_close(&back);
+    size_t at = n - 8 - 2 * KNI_PROFILE_TEXT_ENTRY;
+    const struct { size_t at; uint8_t value; } lie[] = {
+        {KNI_PROFILE_AT_N_TEXTS, 1}, {KNI_PROFILE_AT_N_TEXTS, 3}, {KNI_PROFILE_AT_N_TEXTS + 2, 1}, {KNI_PROFILE_AT_N_TEXTS, 0}, {KNI_PROFILE_AT_VERSION, 1},
+        {at + KNI_PROFILE_TEXT_HELD, 2}, {at + KNI_PROFILE_TEXT_ZERO + 2, 1}, {at + KNI_PROFILE_TEXT_NAME, 0}, {at + KNI_PROFILE_TEXT_NAME + 1, '\n'},
+        {at + KNI_PROFILE_TEXT_NAME + 1, 127}, {at + KNI_PROFILE_TEXT_NAME + 20, 'x'}, {at + 2 * KNI_PROFILE_TEXT_ENTRY - 1, 'x'},
+    };
+    for (unsigned i = 0; i < sizeof lie / sizeof *lie; i++) {
+        uint8_t *b = data, old = b[lie[i].at];
+        b[lie[i].at] = lie[i].value;
+        kni_profile_refresh_checksum(b, n);
+        if (status_of(b, n) != KN_E_FORMAT)
+            fail_msg("value %x at %zu is not noticed", lie[i].value, lie[i].at);
+        b[lie[i].at] = old;
+    }
+    ((uint8_t *)data)[KNI_PROFILE_AT_VERSION] = 3;
+    kni_profile_refresh_checksum(data, n);
+    assert_int_equal(status_of(data, n), KN_E_MISMATCH);
+    kni_free(data);
+    kni_free(plain);
     kni_profile_close(&p);
 }
 
@@ -313,6 +363,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip), cmocka_unit_test(references),    cmocka_unit_test(every_byte_counts), cmocka_unit_test(every_length), cmocka_unit_test(lies),
+        cmocka_unit_test(texts),
         cmocka_unit_test(match),      cmocka_unit_test(files),         cmocka_unit_test(out_of_memory),     cmocka_unit_test(write_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

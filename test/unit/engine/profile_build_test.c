@@ -19,6 +19,7 @@
 #include "base/alloc.h"
 #include "codec/profile.h"
 #include "codec/spectral.h"
+#include "kinema/log.h"
 #include "kinema/profile.h"
 #include "run/run.h"
 #include "support/tiny_model.h"
@@ -307,9 +308,129 @@ static void out_of_memory(void **state)
     kn_model_close(&model);
 }
 
+static char heard[4][512];
+static unsigned n_heard;
+static void hear(void *user, enum kn_log_level level, const char *area, const char *text)
+{
+    (void)user;
+    (void)level;
+    if (!strcmp(area, "profile") && n_heard < 4)
+        snprintf(heard[n_heard++], sizeof *heard, "%s", text);
+}
+
+struct listed { char names[8][64]; bool held[8]; uint32_t n, n_tokens[8]; };
+static void list(void *user, const struct kn_profile_text *text)
+{
+    struct listed *l = user;
+    snprintf(l->names[l->n], sizeof *l->names, "%s", text->name);
+    l->n_tokens[l->n] = text->n_tokens;
+    l->held[l->n++] = text->is_held_back;
+}
+
+/* Builds from the given texts; what was heard and listed is checked by the caller. */
+static enum kn_status build_from(struct kn_model *model, const char *const *given, const char *const *names, size_t n, bool skip, struct listed *l, struct kn_err *err)
+{
+    size_t bytes[8];
+    struct kn_profile_opts o = options();
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = strlen(given[i]);
+    o.texts = given;
+    o.text_bytes = bytes;
+    o.n_texts = n;
+    o.text_names = names;
+    o.skip_doubtful = skip;
+    n_heard = 0;
+    memset(heard, 0, sizeof heard);
+    *l = (struct listed){0};
+    *err = (struct kn_err){0};
+    kn_log_set(hear, NULL, KN_LOG_LEVEL_WARN);
+    enum kn_status s = kn_profile_build(model, path, &o, err);
+    kn_log_set(NULL, NULL, KN_LOG_LEVEL_WARN);
+    if (!s)
+        assert_int_equal(kn_profile_read_texts(path, list, l, NULL), KN_OK);
+    unlink(path);
+    return s;
+}
+
+static void a_text_counts_once(void **state)
+{
+    struct kn_tiny_opts o = {.seed = 5};
+    struct kn_model *model = open_model(&o);
+    struct listed l;
+    struct kn_err err;
+    char *similar = strdup(texts[1]), *mixed = malloc(text_bytes[0] + text_bytes[3] + 1);
+    (void)state;
+    assert_non_null(similar);
+    assert_non_null(mixed);
+    memcpy(similar + 20, "another", 7); /* a word is not the same */
+    const char *names[] = {"/some/where/a.txt", "b.txt", "c.txt", "d.txt", "e.txt"};
+    /* the same twice, the second of which would have been held back */
+    const char *twice[] = {texts[0], texts[1], texts[2], texts[0]};
+    assert_int_equal(build_from(model, twice, names, 4, false, &l, &err), KN_OK);
+    assert_int_equal(n_heard, 1);
+    assert_non_null(strstr(heard[0], "text 4 (d.txt) is left out"));
+    assert_non_null(strstr(heard[0], "text 1 (/some/where/a.txt)"));
+    assert_int_equal(l.n, 3);
+    assert_string_equal(l.names[0], "a.txt");
+    assert_true(l.held[2] && !l.held[1] && !l.held[0]);
+    assert_string_equal(l.names[2], "c.txt");
+    /* nearly the same */
+    const char *near[] = {texts[0], texts[1], similar, texts[2]};
+    assert_int_equal(build_from(model, near, NULL, 4, false, &l, &err), KN_OK);
+    assert_int_equal(n_heard, 1);
+    assert_non_null(strstr(heard[0], "text 3 is left out"));
+    assert_int_equal(l.n, 3);
+    /* a third of it is another's: only what is new counts */
+    snprintf(mixed, text_bytes[0] + text_bytes[3] + 1, "%.150s%s", texts[0], texts[3]);
+    const char *part[] = {texts[0], texts[1], mixed, texts[2]};
+    assert_int_equal(build_from(model, part, names, 4, false, &l, &err), KN_OK);
+    assert_int_equal(n_heard, 1);
+    assert_non_null(strstr(heard[0], "text 3 (c.txt) counts with"));
+    assert_int_equal(l.n, 4);
+    assert_true(l.n_tokens[2] < l.n_tokens[0] && l.n_tokens[2] >= 64);
+    /* a text of its own repetitions cannot be measured on itself */
+    char *again = malloc(16 * 100 + 1);
+    assert_non_null(again);
+    for (int i = 0; i < 16; i++)
+        memcpy(again + (size_t)i * 100, texts[0], 100);
+    again[1600] = 0;
+    const char *only[] = {again};
+    assert_int_equal(build_from(model, only, NULL, 1, false, &l, &err), KN_E_ARG);
+    assert_non_null(strstr(err.text, "repeats itself"));
+    free(again);
+    free(similar);
+    free(mixed);
+    kn_model_close(&model);
+}
+
+static void what_is_no_text_is_named(void **state)
+{
+    struct kn_tiny_opts o = {.seed = 5};
+    struct kn_model *model = open_model(&o);
+    struct listed l;
+    struct kn_err err;
+    const char *names[] = {"a", "b", "c.bin", "d"};
+    (void)state;
+    static const char *const bad[] = {"good at first \xff and then not", "cut \xe4\xb8", "overlong \xc0\xaf", "surrogate \xed\xa0\x80", "\x01\x02\x03\x04 controls"};
+    static const char *const says[] = {"byte 0xff at offset 14", "byte 0xe4 at offset 4", "byte 0xc0 at offset 9", "byte 0xed at offset 10", "control characters"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *given[] = {texts[0], texts[1], bad[i], texts[2]};
+        assert_int_equal(build_from(model, given, names, 4, false, &l, &err), KN_E_ARG);
+        assert_non_null(strstr(err.text, "text 3 (c.bin)"));
+        assert_non_null(strstr(err.text, says[i]));
+        assert_int_equal(build_from(model, given, names, 4, true, &l, &err), KN_OK);
+        assert_int_equal(l.n, 3);
+        assert_int_equal(n_heard, 1);
+        assert_non_null(strstr(heard[0], "left out"));
+        assert_non_null(strstr(heard[0], says[i]));
+    }
+    kn_model_close(&model);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_profile_is_built), cmocka_unit_test(one_text_is_cut), cmocka_unit_test(bad_input), cmocka_unit_test(out_of_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_profile_is_built), cmocka_unit_test(one_text_is_cut), cmocka_unit_test(bad_input), cmocka_unit_test(a_text_counts_once),
+                                       cmocka_unit_test(what_is_no_text_is_named), cmocka_unit_test(out_of_memory)};
     if (!mkdtemp(folder))
         return 1;
     snprintf(path, sizeof path, "%s/new.knp", folder);
