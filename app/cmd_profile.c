@@ -115,6 +115,8 @@ static int show(const char *path, const struct args *args)
 {
     struct kn_profile_info info;
     struct kn_err err = {0};
+    if (kn_app_path("profile", args->out ? "-o" : "show", path, &path))
+        return KN_APP_EXIT_USAGE;
     if (kn_profile_read_info(path, &info, &err))
         return kn_app_fail("profile", "%s", err.text);
     return args->json ? show_json(path, &info) : show_table(path, &info);

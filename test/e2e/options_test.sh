@@ -77,14 +77,15 @@ export HOME=$work/home
 mkdir -p "$HOME"
 cp "$tiny" "$HOME/tiny.gguf"
 cp "$work/p.knp" "$HOME/p.knp"
-cp "$source_dir/README.md" "$HOME/text.md"
-expect 0 "" "$bin" run --model='~/tiny.gguf' --file='~/text.md' --raw -n 1 --store='lmdb:~/store' --preset medium --profile='~/p.knp'
+cp "$source_dir/README.md" "$HOME/long.md"
+cp "$work/short.txt" "$HOME/text.md"
+expect 0 "" "$bin" run --model='~/tiny.gguf' --file='~/text.md' --raw -n 1 --store='lmdb:~/store' --preset medium --profile='~/p.knp' --chunk-tokens 64
 [ -e "$HOME/store/data.mdb" ] || fail "lmdb:~/store is not in the home folder"
 expect 0 "chunks" "$bin" store ls 'lmdb:~/store'
 : >"$HOME/orders"
 expect 0 "chunks" "$bin" store stat --store='fault:~/orders:lmdb:~/store'
 expect 0 "of 32" "$bin" profile show '~/p.knp'
-expect 0 "of 32" "$bin" profile build --model='~/tiny.gguf' --out='~/q.knp' '~/text.md'
+expect 0 "of 32" "$bin" profile build --model='~/tiny.gguf' --out='~/q.knp' '~/long.md'
 expect 0 "fingerprint" "$bin" model show --model='~/tiny.gguf'
 expect 0 "tokens" "$bin" model tokenize -m "$tiny" --file='~/text.md'
 expect 0 "smallest" "$bin" codec search --model='~/tiny.gguf' --text='~/text.md'
