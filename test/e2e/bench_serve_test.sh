@@ -19,7 +19,7 @@ expect 2 "options for our server follow --" "$bin" bench serve extra
 expect 2 "needs a value" "$bin" bench serve --rate
 expect 2 "there is no option" "$bin" bench serve --fast
 expect 1 "make bench-peers" "$bin" bench serve -m "$model" --peer llama.cpp
-expect 1 "ended before it served" "$bin" bench serve -m "$model" --requests 1 -- --no-such-option
+expect 1 "ended with status 2 before it served" "$bin" bench serve -m "$model" --requests 1 -- --no-such-option
 
 # ---- a server with known answers
 cat >"$work/fake.py" <<'END'

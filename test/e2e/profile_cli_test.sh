@@ -46,8 +46,8 @@ expect 1 "no such file" "$bin" profile show "$work/none"
 expect 1 "is no profile" "$bin" profile show "$tiny"
 head -c 5000 "$profile" >"$work/cut.knp"
 expect 1 "damaged profile" "$bin" profile show "$work/cut.knp"
-{ head -c 4 "$profile"; printf '\x02'; tail -c +6 "$profile"; } >"$work/next.knp"
-expect 1 "profile of version 2" "$bin" profile show "$work/next.knp"
+{ head -c 4 "$profile"; printf '\x03'; tail -c +6 "$profile"; } >"$work/next.knp"
+expect 1 "profile of version 3" "$bin" profile show "$work/next.knp"
 
 # ---- the cache folder
 mapfile -t list < <("$source_dir/tools/calibration-texts")

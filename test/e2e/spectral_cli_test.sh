@@ -101,7 +101,7 @@ run "$work/d.json" --store "$store" --preset medium --kv-quality fine
 [ "$(json "$work/d.json" '[o["fetched_tokens"], o["quality"]]')" = '[0, "exact"]' ] || fail "--kv-quality fine takes medium"
 run "$work/d.json" --store "$store" --preset exact
 [ "$(json "$work/d.json" '[o["preset"], o["lossy"]]')" = '["exact", false]' ] || fail "--preset exact is not exact"
-run "$work/d.json"
+"$bin" run -m "$tiny" -f "$work/doc.txt" --raw -n 4 --ignore-stop --json >"$work/d.json" 2>"$work/d.json.err" </dev/null || fail "run without a store: $(cat "$work/d.json.err")"
 [ "$(json "$work/d.json" '[o["preset"], o["lossy"]]')" = '["exact", false]' ] || fail "without a store a profile plays a part"
 unset KINEMA_CACHE
 

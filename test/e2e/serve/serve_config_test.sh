@@ -55,7 +55,7 @@ serve --allow-host box --config "$work/c.json" --allow-host more --print-config 
 [ "$(json "$work/p.json" '[sorted(o["allow_host"]), o["max_parse"]]')" = '[["box", "llm.lan", "more"], 1048576]' ] || fail "lists: $(cat "$work/p.json")"
 
 # ---- flags override the file, whatever their order; what is printed can be read again
-config '{"port": 1234, "pool_size": "64M", "idle_timeout": "1500ms", "preset": "exact", "max_running": 7, "api_keys": [{"key": "secret-1", "name": "anna", "salt": "s"}]}'
+config '{"port": 1234, "pool_size": "64M", "idle_timeout": "1500ms", "store": "lmdb:/nowhere", "preset": "exact", "max_running": 7, "api_keys": [{"key": "secret-1", "name": "anna", "salt": "s"}]}'
 serve --port 99 --config "$work/c.json" --max-running 9 --print-config >"$work/p.json" || fail "print-config"
 [ "$(json "$work/p.json" '[o["port"], o["pool_size"], o["idle_timeout"], o["preset"], o["max_running"], o["max_queue"], o["body_timeout"]]')" = \
   '[99, 67108864, "1500ms", "exact", 9, 256, "30s"]' ] || fail "settings in force: $(cat "$work/p.json")"
