@@ -8,6 +8,8 @@
 /* Times the KL that the profile notes for its held-back texts. That one is measured close behind a short prefix, which gives about twice of
  * what 3,072 tokens and 1,024 after them give: texts of the profile's kind stay below half of it, foreign scripts come to one and a half times. */
 #define FAR 1.3
+/* Of the size ratio that it notes: texts of its kind stay within some percent, encoded data loses a sixth, foreign scripts a fifth and more. */
+#define THIN 0.85
 
 static void add_learned(void *user, const struct kn_profile_text *text)
 {
@@ -82,10 +84,14 @@ json_t *kn_learned_hints(const struct kn_learned *l, const struct kn_report *rep
     for (uint32_t k = 0; l->texts && k < report->n_rows; k++) {
         const struct kn_report_row *row = &report->rows[k];
         int p = kn_app_parse_name(row->method, presets, 3);
-        if (p < 0 || !(l->info.presets[p].kl > 0) || !(row->values.kl > FAR * (double)l->info.presets[p].kl))
+        bool rans = p >= 0 && !strcmp(row->preset, "rans"); /* the one that ratios were measured with */
+        if (!rans || !(l->info.presets[p].kl > 0) || !(l->info.presets[p].ratio > 0))
             continue;
-        snprintf(line, sizeof line, "%s, %s: KL %.4f where %.4f was measured when the profile was built: this text is unlike the profile's; build one from texts like it, "
-                 "or use --preset exact for such", row->method, row->preset, row->values.kl, (double)l->info.presets[p].kl);
+        bool far = row->values.kl > FAR * (double)l->info.presets[p].kl, thin = row->values.ratio < THIN * (double)l->info.presets[p].ratio;
+        if (!far && !thin)
+            continue;
+        snprintf(line, sizeof line, "%s: KL %.4f and %.1f times smaller, where the profile's own texts gave %.4f and %.1f: this text is unlike them; build a profile from texts "
+                 "like it, or use preset exact for such", row->method, row->values.kl, row->values.ratio, (double)l->info.presets[p].kl, (double)l->info.presets[p].ratio);
         json_array_append_new(out, kn_app_json_text(line, strlen(line)));
     }
     return out;

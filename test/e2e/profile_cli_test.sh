@@ -49,6 +49,29 @@ expect 1 "damaged profile" "$bin" profile show "$work/cut.knp"
 { head -c 4 "$profile"; printf '\x03'; tail -c +6 "$profile"; } >"$work/next.knp"
 expect 1 "profile of version 3" "$bin" profile show "$work/next.knp"
 
+# ---- what it was learned on, and texts given twice or doubtful
+[ "$(json "$work/shown" '[[t["name"], t["tokens"], t["held_back"]] for t in o["texts"]]')" = \
+  '[["app.c", 512, false], ["check", 512, false], ["format-chunk.md", 512, false], ["README.md", 512, true]]' ] || fail "texts: $(json "$work/shown" 'o["texts"]')"
+expect 0 "measured on  README.md" "$bin" profile show "$profile"
+cp "$source_dir/README.md" "$work/copy.md"
+expect 0 "text 5 ($work/copy.md) is left out" "$bin" profile build -m "$tiny" -o "$work/twice.knp" --max-tokens 512 "${texts[@]}" "$work/copy.md"
+cmp -s "$profile" "$work/twice.knp" || fail "a text given twice made another profile"
+printf 'text \xff\xfe text' >"$work/bad.txt"
+expect 1 "text 5 ($work/bad.txt) is no UTF-8: byte 0xff at offset 5" "$bin" profile build -m "$tiny" -o "$work/twice.knp" --max-tokens 512 "${texts[@]}" "$work/bad.txt"
+expect 0 "left out: text 5" "$bin" profile build -m "$tiny" -o "$work/twice.knp" --max-tokens 512 --skip-bad-texts "${texts[@]}" "$work/bad.txt"
+cmp -s "$profile" "$work/twice.knp" || fail "a text that was left out made another profile"
+head -c 5000 /dev/urandom | head -c 3000 >"$work/random"
+expect 1 "text 5 ($work/random) is no" "$bin" profile build -m "$tiny" -o "$work/twice.knp" --max-tokens 512 "${texts[@]}" "$work/random"
+eval_=("$bin" codec eval -m "$tiny" --profile "$profile" --prefix 256 --continue 64 --only small --json)
+"${eval_[@]}" --text "$source_dir/README.md" 2>/dev/null >"$work/e.json" || fail "eval"
+[ "$(json "$work/e.json" '["this very text" in " ".join(o["hints"]), o["profile"]["texts"][3]["name"]]')" = '[true, "README.md"]' ] || fail "a text of the profile: $(json "$work/e.json" 'o["hints"]')"
+"${eval_[@]}" --text "$source_dir/CONTRIBUTING.md" 2>/dev/null >"$work/e.json" || fail "eval"
+[ "$(json "$work/e.json" 'o["hints"]')" = '[]' ] || fail "hints on a text like the profile's: $(json "$work/e.json" 'o["hints"]')"
+for _ in $(seq 200); do printf 'яблоко 漢字かな ещё '; done >"$work/foreign.txt"
+"${eval_[@]}" --text "$work/foreign.txt" 2>/dev/null >"$work/e.json" || fail "eval"
+[ "$(json "$work/e.json" '"unlike" in " ".join(o["hints"])')" = true ] || fail "no hint on a foreign script: $(json "$work/e.json" 'o["rows"]')"
+expect 0 "learned from 1524 tokens of app.c, check" "$bin" codec eval -m "$tiny" --profile "$profile" --prefix 256 --continue 64 --only small --text "$work/foreign.txt"
+
 # ---- the cache folder
 mapfile -t list < <("$source_dir/tools/calibration-texts")
 [ ${#list[@]} -ge 8 ] || fail "calibration-texts lists ${#list[@]} files"
