@@ -18,7 +18,7 @@
 #include <jansson.h>
 #include <kinema/kinema.h>
 
-enum kn_app_exit { KN_APP_EXIT_OK = 0, KN_APP_EXIT_FAILED = 1, KN_APP_EXIT_USAGE = 2, KN_APP_EXIT_INTERRUPTED = 130 };
+enum kn_app_exit { KN_APP_EXIT_OK = 0, KN_APP_EXIT_FAILED = 1, KN_APP_EXIT_USAGE = 2, KN_APP_EXIT_INTERRUPTED = 130, KN_APP_EXIT_PIPE = 141 };
 
 /* ---- subcommands, one file each */
 int kn_cmd_run(int argc, char **argv);

@@ -4,7 +4,7 @@
  * origin and streams looked at with other tools. Raw means planar 8-bit 4:4:4: picture after picture, three planes each, no headers.
  *
  * Data goes to -o or, when that is no terminal, to the standard output; the summary to stderr, or as JSON to the standard output when
- * data does not go there. A regular file that could not be completed is removed. Exit status: 0 done, 1 failed, 2 used wrongly.
+ * data does not go there. A file is replaced only by a complete one (output.h). Exit status: 0 done, 1 failed, 2 used wrongly.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "hevc_opts.h"
+#include "output.h"
 
 #define PIECE_BYTES ((size_t)1 << 20) /* read at once when decoding */
 
@@ -28,7 +29,8 @@ struct args {
 
 struct job {
     struct args args;
-    FILE *in, *out;
+    FILE *in;
+    struct kn_app_output out;
     uint64_t n_in_bytes; /* of the input, 0: unknown */
     struct kn_app_progress progress;
     uint64_t n_pictures, n_read, n_written;
@@ -61,31 +63,21 @@ static const char help_text[] =
 static int open_files(struct job *j)
 {
     const struct args *a = &j->args;
-    struct stat st, to;
+    struct stat st;
     bool std_in = !strcmp(a->input, "-"), std_out = !a->output || !strcmp(a->output, "-");
     if (std_out && isatty(STDOUT_FILENO))
         return kn_app_usage_error("codec", "%s writes bytes that no terminal shows: name a file with -o", a->what);
     j->in = std_in ? stdin : fopen(a->input, "rb");
     if (!j->in)
         return kn_app_fail("codec", "cannot open %s: %s", a->input, strerror(errno));
-    if (!fstat(fileno(j->in), &st) && S_ISREG(st.st_mode)) {
+    if (!fstat(fileno(j->in), &st) && S_ISREG(st.st_mode))
         j->n_in_bytes = (uint64_t)st.st_size;
-        if (!std_out && !stat(a->output, &to) && to.st_dev == st.st_dev && to.st_ino == st.st_ino)
-            return kn_app_usage_error("codec", "%s would be written while it is read: name another file with -o", a->output);
-    }
-    j->out = std_out ? stdout : fopen(a->output, "wb");
-    return j->out ? KN_APP_EXIT_OK : kn_app_fail("codec", "cannot write %s: %s", a->output, strerror(errno));
+    return kn_app_output_open(&j->out, "codec", a->output);
 }
 
-/* A failure to write may show only here. */
 static int close_files(struct job *j, int exit_status)
 {
-    const struct args *a = &j->args;
-    struct stat st;
-    if (j->out && (fflush(j->out) | (j->out != stdout ? fclose(j->out) : 0)) && exit_status == KN_APP_EXIT_OK)
-        exit_status = kn_app_fail("codec", "cannot write %s: %s", a->output ? a->output : "the standard output", strerror(errno));
-    if (j->out && j->out != stdout && exit_status != KN_APP_EXIT_OK && !stat(a->output, &st) && S_ISREG(st.st_mode)) /* never a device or a pipe */
-        remove(a->output);
+    exit_status = kn_app_output_close(&j->out, "codec", exit_status);
     if (j->in && j->in != stdin)
         fclose(j->in);
     return exit_status;
@@ -94,14 +86,16 @@ static int close_files(struct job *j, int exit_status)
 static bool write_all(struct job *j, const void *bytes, size_t n)
 {
     j->n_written += n;
-    return fwrite(bytes, 1, n, j->out) == n;
+    return fwrite(bytes, 1, n, j->out.file) == n;
 }
 
 static int write_failed(struct job *j)
 {
     int why = errno; /* before anything else fails */
     kn_app_progress_clear(&j->progress);
-    return kn_app_fail("codec", "cannot write %s: %s", j->args.output ? j->args.output : "the standard output", strerror(why));
+    if (why == EPIPE && j->out.file == stdout) /* main says what that means */
+        return KN_APP_EXIT_FAILED;
+    return kn_app_fail("codec", "cannot write %s: %s", j->out.name, strerror(why));
 }
 
 static int status_failed(struct job *j, enum kn_status status, const struct kn_err *err)
@@ -255,7 +249,7 @@ static int decode(struct job *j)
             kn_app_progress_show(&j->progress, "decode", j->n_read, j->n_in_bytes, "bytes");
     }
     kn_app_progress_clear(&j->progress);
-    int exit_status = !status ? KN_APP_EXIT_OK : ferror(j->out) ? write_failed(j) : status_failed(j, status, &err);
+    int exit_status = !status ? KN_APP_EXIT_OK : ferror(j->out.file) ? write_failed(j) : status_failed(j, status, &err);
     if (exit_status == KN_APP_EXIT_OK && a->n_pictures > j->n_pictures)
         exit_status = kn_app_fail("codec", "%s holds %" PRIu64 " pictures, fewer than --pictures asks for", a->input, j->n_pictures);
     if (exit_status == KN_APP_EXIT_OK)

@@ -24,6 +24,7 @@
 #include "child.h"
 #include "demo_document.h"
 #include "hevc_opts.h"
+#include "output.h"
 
 enum { N_PRESETS = 5, CHUNK_TOKENS = 256 };
 static const char *const preset_names[N_PRESETS] = {"exact", "fine", "medium", "small", "tiles"};
@@ -446,10 +447,12 @@ static int demonstrate(struct demo *d)
     print_results(d, all);
     exit_status = KN_APP_EXIT_OK;
     if (d->json_path) {
-        FILE *out = fopen(d->json_path, "w");
-        bool written = out && kn_app_json_print(all, out);
-        if (!out || fclose(out) || !written)
-            exit_status = kn_app_fail("demo", "cannot write %s: %s", d->json_path, strerror(errno));
+        struct kn_app_output out;
+        exit_status = kn_app_output_open(&out, "demo", d->json_path);
+        if (exit_status == KN_APP_EXIT_OK) {
+            kn_app_json_print(all, out.file); /* that it failed shows when it is closed */
+            exit_status = kn_app_output_close(&out, "demo", exit_status);
+        }
     }
     if (d->exact_differs)
         exit_status = kn_app_fail("demo", "the exact preset gave another cache or other tokens than recomputing: this is a bug");

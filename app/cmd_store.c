@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "app.h"
+#include "output.h"
 
 struct args {
     const char *what, *url, *prefix, *output;
@@ -174,21 +175,18 @@ static int run_verify(struct kn_store *store, const struct args *args)
     return status;
 }
 
-/* Writes a chunk to args->output; nothing is left of a file that could not be completed. */
+/* Writes a chunk to args->output. */
 static enum kn_status write_chunk(void *user, const struct kn_store_item *item, const void *bytes, size_t n_bytes)
 {
     const struct args *args = user;
-    FILE *out = fopen(args->output, "wb");
-    bool ok = out && fwrite(bytes, 1, n_bytes, out) == n_bytes;
-    int why = errno;
-    if (out && fclose(out) && ok) {
-        ok = false;
-        why = errno;
-    }
-    if (!ok) {
-        kn_app_fail("store", "cannot write %s: %s", args->output, strerror(why));
+    struct kn_app_output out;
+    if (kn_app_output_open(&out, "store", args->output))
         return KN_E_IO;
-    }
+    fwrite(bytes, 1, n_bytes, out.file); /* that it failed shows when it is closed */
+    if (kn_app_output_close(&out, "store", KN_APP_EXIT_OK))
+        return KN_E_IO;
+    if (!strcmp(args->output, "-")) /* the chunk is what goes there */
+        return KN_OK;
     if (args->json)
         print_json(json_pack("{s:s, s:s, s:I}", "store", args->url, "key", item->key, "bytes", (json_int_t)n_bytes));
     else

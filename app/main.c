@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The program: finds the subcommand and hands it the rest of the arguments. No subcommand or an unknown one is status 2. */
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,12 +32,19 @@ static void help(FILE *out)
     fputs("  version  print the version\n  help     print this\n\nOptions of a command: kinema COMMAND --help\n", out);
 }
 
-/* A reader that goes away must not look like success: writes then fail, and so does this. */
+/* Output that did not arrive must not look like success. A reader that has gone, as head does, has what it wanted: no word about that, but the status that a
+ * shell shows for programs that SIGPIPE ends. The signal itself is ignored, because sockets of stores and of clients raise it, too. */
 static int flush_output(int status)
 {
-    if (fflush(stdout) || ferror(stdout))
-        return status ? status : kn_app_fail("", "cannot write to the standard output");
-    return status;
+    bool bad = ferror(stdout);
+    errno = 0;
+    bad |= fflush(stdout) != 0;
+    if (!bad || (status && status != KN_APP_EXIT_FAILED))
+        return status;
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (errno == EPIPE || (poll(&out, 1, 0) == 1 && out.revents & POLLERR)) /* POLLERR: a pipe without a reader */
+        return KN_APP_EXIT_PIPE;
+    return status ? status : kn_app_fail("", "cannot write to the standard output");
 }
 
 /* Whether an option, perhaps shortened, takes the name of a file, of a folder or of a store. */

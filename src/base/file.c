@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -102,9 +104,17 @@ static int create_temp(const char *path, char *temp, size_t n)
 enum kn_status kni_file_save_begin(struct kni_file_save *save, const char *path, struct kn_err *err)
 {
     struct stat st;
+    char real[PATH_MAX];
+    bool there = !stat(path, &st);
+    if (there && realpath(path, real)) /* a link stays, and what it leads to is replaced */
+        path = real;
     *save = (struct kni_file_save){.temp_bytes = strlen(path) + 48};
-    if (!stat(path, &st) && !S_ISREG(st.st_mode))
+    if (there && !S_ISREG(st.st_mode))
         return kni_err_set(err, KN_E_IO, "cannot write %s: it is there and is no regular file", path);
+    if (there && access(path, W_OK))
+        return kni_err_set(err, KN_E_IO, "cannot write %s: %s", path, strerror(errno));
+    if (there)
+        save->mode = (uint32_t)st.st_mode & 07777;
     save->path = kni_strdup(KNI_ALLOC_TAG_MISC, path);
     save->temp_path = kni_alloc(KNI_ALLOC_TAG_MISC, save->temp_bytes, 0);
     if (!save->path || !save->temp_path) {
@@ -136,6 +146,8 @@ enum kn_status kni_file_save_commit(struct kni_file_save *save, const void *data
         if (!ok)
             break;
     }
+    if (ok && save->mode)
+        (void)!fchmod(fd, (mode_t)save->mode); /* where that fails the file has the mode of a new one */
     ok = ok && !fsync(fd) && !rename(save->temp_path, save->path);
     if (!ok) {
         status = kni_err_set(err, KN_E_IO, "cannot write %s: %s", save->path, strerror(errno));

@@ -37,10 +37,12 @@ enum kn_status kni_file_map_read(const struct kni_file_map *map, uint64_t at, vo
 void kni_file_map_close(struct kni_file_map *map);
 
 /* A file to be: begin finds out before the work that it cannot be written, commit writes PATH.PID.NUMBER.tmp beside it and gives that
- * its name. Between the two nothing is on disk, so that a program that is stopped leaves nothing behind. */
+ * its name. Between the two nothing is on disk, so that a program that is stopped leaves nothing behind. A link stays and what it leads to
+ * is replaced; an existing file keeps its mode, and is refused when it is write-protected. */
 struct kni_file_save {
     char *path, *temp_path;
     size_t temp_bytes;
+    uint32_t mode; /* of the file that is replaced, 0: there is none */
 };
 
 /* Makes the temporary file and removes it again. KN_E_IO, KN_E_NOMEM. */

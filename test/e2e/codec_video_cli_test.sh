@@ -67,9 +67,71 @@ expect 2 "noise or tiles" "$bin" codec encode --size 64x64 --content film "$raw"
 expect 2 "kinema, x265-ultrafast or x265-medium" "$bin" codec encode --size 64x64 --hevc-encoder nvenc "$raw"
 expect 2 "belong to encode" "$bin" codec decode --verify "$raw"
 expect 2 "name a file with -o" "$bin" codec decode --json "$raw"
-expect 2 "while it is read" "$bin" codec encode --size ${w}x$h -o "$raw" "$raw"
 expect 2 "needs a FILE" "$bin" codec decode
 expect 1 "only chunks have sections" "$bin" codec decode --section 1 -o "$work/none" "$work/two.h265"
 [ "$(stat -c %s "$raw")" -eq $((3 * w * h * n)) ] || fail "the input was overwritten"
 expect 0 "--section" "$bin" codec encode --help
+
+# ---- what was there stays until the new one is whole
+nothing_beside() { [ -z "$(find "$work" -name '.kinema-*')" ] || fail "$1: a temporary file is left"; }
+kept() { # sentence, command...: fails, and the old file is as it was
+  printf 'the old one' >"$work/old"
+  chmod 640 "$work/old"
+  expect 1 "$@"
+  [ "$(cat "$work/old")" = "the old one" ] || fail "\"$1\": the old file is gone"
+  nothing_beside "$1"
+}
+kept "is it 64x64, three planes" "$bin" codec encode --size 64x64 -o "$work/old" "$raw"
+kept "holds 0 pictures" "$bin" codec encode --size 16x16 -o "$work/old" /dev/null
+kept "No such file" "$bin" codec encode --size 16x16 -o "$work/old" "$work/nothing"
+kept "no stream that can be decoded" "$bin" codec decode -o "$work/old" "$raw"
+kept "fewer than --pictures asks for" "$bin" codec decode --pictures 3 -o "$work/old" "$work/two.h265"
+head -c $(($(stat -c %s "$work/two.h265") - 9)) "$work/two.h265" >"$work/cut.h265"
+kept "" "$bin" codec decode -o "$work/old" "$work/cut.h265"
+kept "File too large" bash -c 'trap "" XFSZ; ulimit -f 4; exec "$@"' - "$bin" codec decode -o "$work/old" "$work/a.h265"
+mkfifo "$work/open"
+exec 9<>"$work/open"
+for signal in TERM HUP XCPU; do # while the input is still open
+  printf 'the old one' >"$work/old"
+  "$bin" codec encode --size ${w}x$h -o "$work/old" - <"$work/open" 2>/dev/null &
+  pid=$!
+  for ((i = 0; i < 200; i++)); do [ -n "$(find "$work" -name '.kinema-*')" ] && break; sleep 0.05; done
+  kill -$signal $pid
+  wait $pid 2>/dev/null && fail "SIG$signal did not end the program"
+  [ "$(cat "$work/old")" = "the old one" ] || fail "SIG$signal: the old file is gone"
+  nothing_beside "SIG$signal"
+done
+exec 9>&-
+"$bin" codec decode -o "$work/old" "$work/two.h265" 2>/dev/null || fail "over an old file"
+cmp -s "$work/old" <(head -c $((3 * w * h * 2)) "$raw") || fail "over an old file: other pictures"
+[ "$(stat -c %a "$work/old")" = 640 ] || fail "the old file's mode is lost"
+mkdir "$work/there"
+ln -s there/new "$work/link"
+"$bin" codec decode -o "$work/link" "$work/two.h265" 2>/dev/null || fail "through a link"
+{ [ -L "$work/link" ] && cmp -s "$work/old" "$work/there/new"; } || fail "through a link: it is gone, or leads elsewhere"
+expect 1 "Is a directory" "$bin" codec decode -o "$work/there" "$work/two.h265"
+"$bin" codec decode -o /dev/null "$work/two.h265" 2>/dev/null || fail "into a device"
+printf 'first' >"$work/both"
+"$bin" codec decode -o /dev/stdout "$work/two.h265" >>"$work/both" 2>/dev/null || fail "behind what is there"
+cmp -s "$work/both" <(printf first; cat "$work/old") || fail "/dev/stdout is not what the shell opened"
+cp "$raw" "$work/same"
+"$bin" codec encode --size ${w}x$h -o "$work/same" "$work/same" 2>/dev/null || fail "over its own input"
+"$bin" codec decode -o "$work/same" "$work/same" 2>/dev/null || fail "over its own input, back"
+cmp -s "$raw" "$work/same" || fail "over its own input: other pictures"
+if [ "$(id -u)" != 0 ]; then
+  chmod 440 "$work/old"
+  expect 1 "Permission denied" "$bin" codec decode -o "$work/old" "$work/two.h265"
+  chmod 550 "$work/there"
+  expect 1 "its folder must be writable" "$bin" codec decode -o "$work/there/new" "$work/two.h265"
+  chmod 750 "$work/there"
+fi
+nothing_beside "the end"
+
+# ---- a reader that goes away ends the output quietly
+for command in "codec inspect $work/a.h265" "codec inspect --json $work/a.h265" "codec decode $work/a.h265" "codec encode --size ${w}x$h $raw" "codec --help" "help" "version"; do
+  # shellcheck disable=SC2086
+  { sleep 0.2; status=0; "$bin" $command 2>"$work/err" || status=$?; echo $status >"$work/status"; } | true
+  [ "$(cat "$work/status")" = 141 ] || fail "$command into a closed pipe: status $(cat "$work/status")"
+  [ ! -s "$work/err" ] || fail "$command into a closed pipe: $(cat "$work/err")"
+done
 finish

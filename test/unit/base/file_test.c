@@ -129,7 +129,20 @@ static void a_save_is_whole_or_nothing(void **state)
     mode_t mask = umask(0);
     umask(mask);
     assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600); /* that of the file before, which mkstemp made */
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(kni_file_save_begin(&s, path, &err), KN_OK);
+    assert_int_equal(kni_file_save_commit(&s, "new", 3, &err), KN_OK);
+    assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0666 & ~mask);
+    char link[96];
+    snprintf(link, sizeof link, "%s.link", path);
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(kni_file_save_begin(&s, link, &err), KN_OK);
+    assert_int_equal(kni_file_save_commit(&s, "by a link", 9, &err), KN_OK);
+    assert_true(!lstat(link, &st) && S_ISLNK(st.st_mode));
+    assert_true(holds("by a link"));
+    assert_int_equal(unlink(link), 0);
     kni_file_save_end(&t);
     struct kni_file_save none = {0};
     kni_file_save_end(&none);
