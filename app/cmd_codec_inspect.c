@@ -230,6 +230,8 @@ static void json_totals(struct telling *t, const struct kn_hevc_stream *s, const
         json_array_append_new(list, json_pack("{s:I, s:f, s:f, s:o}", "row", (json_int_t)i * s->band_rows, "samples",
                                               band_samples(t, i, s->band_rows, n_pictures), "bits", bits_of(&bands[i]), "elements",
                                               json_elements(&bands[i])));
+    json_object_set_new(t->object, "hash", s->hash ? json_pack("{s:s, s:I, s:I}", "kind", s->hash, "pictures", (json_int_t)s->n_hashed, "matching",
+                                                               (json_int_t)s->n_hash_checked) : json_null());
     json_object_set_new(t->object, "bytes", json_integer((json_int_t)s->n_bytes));
     json_object_set_new(t->object, "samples", json_integer((json_int_t)(3 * (uint64_t)t->params.width * t->params.height * n_pictures)));
     json_object_set_new(t->object, "pictures", t->pictures);
@@ -262,6 +264,10 @@ static void on_end(void *user, const struct kn_hevc_stream *s)
     const struct kn_hevc_counts *c = one ? &t->counts : &s->counts, *bands = one ? t->bands : s->bands;
     uint32_t n_pictures = one ? 1 : s->n_pictures;
     if (!t->args->json) {
+        if (!s->section && !s->hash)
+            printf("hash      none: not checked\n");
+        else if (!s->section)
+            printf("hash      %s of %" PRIu32 " of %" PRIu32 " pictures, %" PRIu32 " rebuilt and matching\n", s->hash, s->n_hashed, s->n_pictures, s->n_hash_checked);
         print_totals(t, c, bands, s->n_bands, s->band_rows, n_pictures);
         return;
     }

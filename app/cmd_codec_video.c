@@ -24,8 +24,11 @@ struct args {
     uint32_t width, height, n_pictures, section_plus_1;
     struct kn_hevc_opts hevc;
     enum kn_video_content content;
+    enum kn_video_hash hash;
     bool verify, json, help;
 };
+
+static const char *const hash_names[] = {"md5", "crc", "checksum", "none"};
 
 struct job {
     struct args args;
@@ -34,6 +37,9 @@ struct job {
     uint64_t n_in_bytes; /* of the input, 0: unknown */
     struct kn_app_progress progress;
     uint64_t n_pictures, n_read, n_written;
+    uint64_t n_stream; /* bytes of the stream that the pictures took */
+    bool enough;
+    char checked[64]; /* decode: how, or that not */
     uint32_t width, height;
     uint64_t begin_ns;
 };
@@ -42,17 +48,18 @@ static const char help_text[] =
     "usage: kinema codec encode --size WxH [-o FILE] [options] FILE\n"
     "       kinema codec decode [-o FILE] [options] FILE\n\n"
     "  encode               raw pictures to a lossless HEVC stream (Annex B, .h265). Raw is planar 8-bit 4:4:4: picture after picture, each as\n"
-    "                       three planes of W x H samples\n"
-    "  decode               such a stream, or the video of a chunk, to raw pictures. A stream by itself has no checksums, so that some damage\n"
-    "                       only shows in the pictures; a chunk has\n\n"
+    "                       three planes of W x H samples; each picture carries a hash of itself\n"
+    "  decode               such a stream, or the video of a chunk, to raw pictures. Pictures are held against the hashes in the\n"
+    "                       stream; of a stream without them some damage only shows in the pictures. A chunk has checksums\n\n"
     "  FILE                 - is the standard input\n"
     "  -o, --output FILE    where to; default: the standard output\n"
     "      --size WxH       encode: of the pictures, such as 256x1024, 16 to 8192 samples a side\n"
-    "      --pictures N     encode: stop after N pictures; decode: after N (all)\n"
+    "      --pictures N     stop after N pictures (all); what follows in the input is not looked at\n"
     "      --content NAME   encode: noise, around 128, as spectral presets have it (default), or tiles: like its neighbours or the picture before\n"
     "      --hevc-encoder NAME  encode: kinema (default), x265-ultrafast or x265-medium\n"
     "      --hevc-tools NAME    encode: full (default) or basic range extension tools\n"
     "      --hevc-slices N      encode: of a picture, 1 to 64 (chosen by size)\n"
+    "      --hash NAME      encode: md5 (default), crc, checksum or none: of each picture, in the stream, for whoever decodes it\n"
     "      --verify         encode: decode each picture and compare it\n"
     "      --section N      decode: of a chunk, by its number in the chunk's table (the first one that is video)\n"
     "      --json           the summary as JSON, on the standard output; needs -o\n"
@@ -116,12 +123,13 @@ static int summary(const struct job *j, uint64_t n_stream, double encode_s)
 {
     const struct args *a = &j->args;
     const bool encoded = !strcmp(a->what, "encode");
+    const bool unhashed = a->hevc.encoder > KN_HEVC_ENCODER_KINEMA && (j->width % 8 || j->height % 8); /* kinema/video.h */
     const double samples = 3.0 * j->width * j->height * (double)j->n_pictures, seconds = seconds_since(j->begin_ns);
     const double bits = samples > 0 ? 8 * (double)n_stream / samples : 0, timed = encoded ? encode_s : seconds, speed = timed > 0 ? samples / timed / 1e6 : 0;
     if (!a->json) {
-        fprintf(stderr, "codec: %" PRIu64 " pictures of %" PRIu32 " x %" PRIu32 ", %s, %s in the stream, %.4f bits a sample, %.1f MB/s%s%s\n", j->n_pictures, j->width,
-                j->height, kn_app_bytes_text(samples), kn_app_bytes_text((double)n_stream), bits, speed, encoded ? " by " : "",
-                encoded ? kn_app_hevc_encoder_name(&a->hevc) : "");
+        fprintf(stderr, "codec: %" PRIu64 " picture%s of %" PRIu32 " x %" PRIu32 ", %s, %s in the stream, %.4f bits a sample, %.1f MB/s%s%s%s%s\n", j->n_pictures,
+                j->n_pictures == 1 ? "" : "s", j->width, j->height, kn_app_bytes_text(samples), kn_app_bytes_text((double)n_stream), bits, speed, encoded ? " by " : "",
+                encoded ? kn_app_hevc_encoder_name(&a->hevc) : "", encoded ? "" : ", ", encoded ? "" : j->checked);
         return KN_APP_EXIT_OK;
     }
     json_t *o = json_object();
@@ -137,8 +145,11 @@ static int summary(const struct job *j, uint64_t n_stream, double encode_s)
         json_object_set_new(o, "hevc_encoder", json_string(kn_app_hevc_encoder_name(&a->hevc)));
         json_object_set_new(o, "hevc_tools", json_string(kn_app_hevc_tools_name(&a->hevc)));
         json_object_set_new(o, "content", json_string(a->content == KN_VIDEO_CONTENT_TILES ? "tiles" : "noise"));
+        json_object_set_new(o, "hash", json_string(hash_names[a->hash ? a->hash - KN_VIDEO_HASH_MD5 : unhashed ? 3 : 0]));
         json_object_set_new(o, "verified", json_boolean(a->verify));
     }
+    if (!encoded)
+        json_object_set_new(o, "checked", json_string(j->checked));
     json_object_set_new(o, "seconds", json_real(seconds));
     json_object_set_new(o, "commit", json_string(kn_app_commit));
     bool ok = kn_app_json_print(o, stdout);
@@ -174,7 +185,7 @@ static int encode(struct job *j)
     const struct args *a = &j->args;
     struct kn_video_encoder *encoder = NULL;
     struct kn_err err = {0};
-    struct kn_video_encode_opts eo = {.size = sizeof eo, .width = a->width, .height = a->height, .hevc = a->hevc, .content = a->content, .verify = a->verify};
+    struct kn_video_encode_opts eo = {.size = sizeof eo, .width = a->width, .height = a->height, .hevc = a->hevc, .content = a->content, .verify = a->verify, .hash = a->hash};
     size_t n_bytes = 3 * (size_t)a->width * a->height;
     uint8_t *samples = malloc(n_bytes);
     int exit_status = KN_APP_EXIT_OK;
@@ -212,8 +223,6 @@ static int encode(struct job *j)
 static enum kn_status on_picture(void *user, const struct kn_video_picture *picture)
 {
     struct job *j = user;
-    if (j->args.n_pictures && j->n_pictures == j->args.n_pictures)
-        return KN_OK; /* enough: the rest is only decoded */
     j->width = picture->width;
     j->height = picture->height;
     for (int k = 0; k < 3; k++)
@@ -221,7 +230,17 @@ static enum kn_status on_picture(void *user, const struct kn_video_picture *pict
             if (!write_all(j, picture->plane[k] + y * picture->stride[k], picture->width))
                 return KN_E_IO;
     j->n_pictures++;
-    return KN_OK;
+    j->n_stream = picture->n_stream_bytes;
+    j->enough = j->n_pictures == j->args.n_pictures;
+    return j->enough ? KN_E_CANCELLED : KN_OK;
+}
+
+static void say_checked(struct job *j, const struct kn_video_decoder *decoder)
+{
+    struct kn_video_decode_stats stats = {.size = sizeof stats};
+    kn_video_decoder_get_stats(decoder, &stats);
+    snprintf(j->checked, sizeof j->checked, "%s", stats.chunk ? "checked by the chunk's checksums" : stats.n_hashed && stats.n_hashed == stats.n_pictures ? "checked by hashes"
+                                                  : stats.n_hashed ? "checked in part" : "not checked: no hashes in the stream");
 }
 
 static int decode(struct job *j)
@@ -240,11 +259,13 @@ static int decode(struct job *j)
             status = KN_E_IO;
             break;
         }
-        last = n < PIECE_BYTES || (a->n_pictures && j->n_pictures == a->n_pictures);
+        last = n < PIECE_BYTES;
         j->n_read += n;
-        if (last && n == PIECE_BYTES) /* the pictures asked for are there: what follows is not looked at */
-            break;
         status = kn_video_decode(decoder, piece, n, last, &err);
+        if (status && j->enough) { /* what follows is not looked at */
+            status = KN_OK;
+            last = true;
+        }
         if (j->n_in_bytes)
             kn_app_progress_show(&j->progress, "decode", j->n_read, j->n_in_bytes, "bytes");
     }
@@ -252,8 +273,10 @@ static int decode(struct job *j)
     int exit_status = !status ? KN_APP_EXIT_OK : ferror(j->out.file) ? write_failed(j) : status_failed(j, status, &err);
     if (exit_status == KN_APP_EXIT_OK && a->n_pictures > j->n_pictures)
         exit_status = kn_app_fail("codec", "%s holds %" PRIu64 " pictures, fewer than --pictures asks for", a->input, j->n_pictures);
-    if (exit_status == KN_APP_EXIT_OK)
-        exit_status = summary(j, j->n_read, 0);
+    if (exit_status == KN_APP_EXIT_OK) {
+        say_checked(j, decoder);
+        exit_status = summary(j, j->n_stream, 0);
+    }
     kn_video_decoder_close(&decoder);
     free(piece);
     return exit_status;
@@ -261,7 +284,7 @@ static int decode(struct job *j)
 
 /* ---- arguments */
 
-enum { OPT_SIZE = 256, OPT_PICTURES, OPT_CONTENT, OPT_VERIFY, OPT_SECTION, OPT_JSON };
+enum { OPT_SIZE = 256, OPT_PICTURES, OPT_CONTENT, OPT_VERIFY, OPT_SECTION, OPT_JSON, OPT_HASH };
 
 static bool parse_size(const char *text, struct args *a)
 {
@@ -291,6 +314,11 @@ static int parse_option(int option, struct args *a)
             return kn_app_usage_error("codec", "--section takes 0 to 8191, not \"%s\"", optarg);
         a->section_plus_1++;
         return 0;
+    case OPT_HASH:
+        if ((i = kn_app_parse_name(optarg, hash_names, 4)) < 0)
+            return kn_app_usage_error("codec", "--hash takes md5, crc, checksum or none, not \"%s\"", optarg);
+        a->hash = (enum kn_video_hash)(KN_VIDEO_HASH_MD5 + i);
+        return 0;
     case OPT_CONTENT:
         if ((i = kn_app_parse_name(optarg, contents, 2)) < 0)
             return kn_app_usage_error("codec", "--content takes noise or tiles, not \"%s\"", optarg);
@@ -309,8 +337,8 @@ static int check(const struct args *a)
         return kn_app_usage_error("codec", "encode needs --size WxH: raw pictures do not say it themselves");
     if (is_encode && a->section_plus_1)
         return kn_app_usage_error("codec", "--section belongs to decode");
-    if (!is_encode && (a->width || a->verify || a->content || kn_app_hevc_given(&a->hevc)))
-        return kn_app_usage_error("codec", "--size, --content, --verify and --hevc-... belong to encode");
+    if (!is_encode && (a->width || a->verify || a->content || a->hash || kn_app_hevc_given(&a->hevc)))
+        return kn_app_usage_error("codec", "--size, --content, --hash, --verify and --hevc-... belong to encode");
     if (a->json && (!a->output || !strcmp(a->output, "-")))
         return kn_app_usage_error("codec", "--json goes to the standard output, and so do the data: name a file with -o");
     return KN_APP_EXIT_OK;
@@ -321,7 +349,7 @@ static int parse(int argc, char **argv, struct args *a)
     static const struct option table[] = {
         {"output", required_argument, NULL, 'o'},      {"size", required_argument, NULL, OPT_SIZE},    {"pictures", required_argument, NULL, OPT_PICTURES},
         {"content", required_argument, NULL, OPT_CONTENT}, {"verify", no_argument, NULL, OPT_VERIFY},  {"section", required_argument, NULL, OPT_SECTION},
-        {"json", no_argument, NULL, OPT_JSON},         {"help", no_argument, NULL, 'h'},               KN_APP_HEVC_OPTIONS,
+        {"hash", required_argument, NULL, OPT_HASH},   {"json", no_argument, NULL, OPT_JSON},         {"help", no_argument, NULL, 'h'},               KN_APP_HEVC_OPTIONS,
         {NULL, 0, NULL, 0},
     };
     a->what = argv[0];

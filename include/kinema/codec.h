@@ -272,6 +272,8 @@ struct kn_hevc_stream {
     struct kn_hevc_counts counts;
     const struct kn_hevc_counts *bands; /* of all pictures; borrowed for the call */
     uint32_t n_bands, band_rows;
+    const char *hash;                   /* of pictures, "md5", "crc" or "checksum"; NULL: the stream has none */
+    uint32_t n_hashed, n_hash_checked;  /* pictures with one; those that were rebuilt and match it. One that does not is KN_E_FORMAT */
 };
 
 struct kn_hevc_inspect_opts {

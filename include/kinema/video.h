@@ -33,12 +33,22 @@ enum kn_video_content {
     KN_VIDEO_CONTENT_TILES = 1  /* like its neighbours or like the picture before it: predicted by cost */
 };
 
+/* The standard's decoded picture hash, an SEI message behind each picture: decoders then know a damaged picture. */
+enum kn_video_hash {
+    KN_VIDEO_HASH_DEFAULT = 0, /* MD5, which most decoders check; none where x265 codes sides that are no multiples of 8 */
+    KN_VIDEO_HASH_MD5 = 1,
+    KN_VIDEO_HASH_CRC = 2,
+    KN_VIDEO_HASH_CHECKSUM = 3,
+    KN_VIDEO_HASH_NONE = 4
+};
+
 struct kn_video_encode_opts {
     size_t size;             /* sizeof(struct kn_video_encode_opts) */
     uint32_t width, height;  /* samples, 16..8192 each */
     struct kn_hevc_opts hevc;
     enum kn_video_content content;
     bool verify;             /* decode each picture and compare */
+    enum kn_video_hash hash;
 };
 
 struct kn_video_encoder;
@@ -62,6 +72,7 @@ struct kn_video_picture {
     uint32_t width, height;
     const uint8_t *plane[3];
     size_t stride[3];        /* bytes from row to row */
+    uint64_t n_stream_bytes; /* of the stream or section so far, this picture's unit included */
 };
 /* Anything but KN_OK ends decoding with that status. */
 typedef enum kn_status (*kn_video_picture_fn)(void *user, const struct kn_video_picture *picture);
@@ -77,10 +88,18 @@ struct kn_video_decoder;
 /* Errors: KN_E_ARG, KN_E_NOMEM. */
 KN_API enum kn_status kn_video_decoder_open(struct kn_video_decoder **out, const struct kn_video_decode_opts *opts, struct kn_err *err);
 /* Takes the next piece of an Annex B stream, or of a chunk (which is kept until it is complete), of any length. last: nothing follows. Streams
- * may follow each other when their pictures have one size. on_picture is called in order.
+ * may follow each other when their pictures have one size. on_picture is called in order. Of a stream, every picture that has a decoded picture hash is
+ * held against it before it is handed out, and Kinema's own reader follows the syntax; without hashes some damage shows in the pictures only.
  * Errors: KN_E_FORMAT (damaged, or no such stream: says where), KN_E_ARG (no such section, or no chunk), KN_E_UNSUPPORTED (no decoder; a chunk
  * without video), KN_E_NOMEM, and what on_picture returned; afterwards KN_E_STATE. */
 KN_API enum kn_status kn_video_decode(struct kn_video_decoder *decoder, const void *bytes, size_t n_bytes, bool last, struct kn_err *err);
+struct kn_video_decode_stats {
+    size_t size;       /* sizeof(struct kn_video_decode_stats), set by the caller */
+    uint64_t n_pictures, n_hashed; /* handed out, or held back by a failure; of those, held against the hash in their stream */
+    bool read;         /* Kinema's own reader followed every unit, too; false: the stream uses what it does not know */
+    bool chunk;        /* of a chunk, whose checksums were checked */
+};
+KN_API void kn_video_decoder_get_stats(const struct kn_video_decoder *decoder, struct kn_video_decode_stats *out);
 KN_API void kn_video_decoder_close(struct kn_video_decoder **decoder);
 
 #ifdef __cplusplus

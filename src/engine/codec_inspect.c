@@ -59,7 +59,8 @@ static enum kn_status on_picture(void *user, const struct kn_hevc_picture *pictu
 static enum kn_status look_at(struct look *l, const uint8_t *bytes, size_t n_bytes, const uint8_t *sizes, uint32_t n_units, struct kn_err *err)
 {
     struct kni_hevc_reader *r = NULL;
-    struct kni_hevc_reader_opts ro = {.band_rows = l->opts->band_rows, .on_params = on_params, .on_slice = on_slice, .on_picture = on_picture, .user = l};
+    struct kni_hevc_reader_opts ro = {.band_rows = l->opts->band_rows, .on_params = on_params, .on_slice = on_slice, .on_picture = on_picture, .user = l,
+                                     .rebuild = !sizes}; /* for hashes, which sections do not have */
     struct kn_hevc_stream end;
     enum kn_status s = kni_hevc_reader_open(&r, &ro, err);
     for (uint32_t i = 0; s == KN_OK && i < n_units; i++) {

@@ -19,6 +19,8 @@
 #include "codec/container.h"
 #include "codec/hevc/hevc_decode.h"
 #include "codec/hevc/hevc_encode.h"
+#include "codec/hevc/hevc_hash.h"
+#include "codec/hevc/hevc_reader.h"
 #include "codec/hevc/hevc_syntax.h"
 
 #define MAX_UNIT (1u << 30) /* bytes of one picture; more is refused instead of kept */
@@ -33,6 +35,8 @@ struct kn_video_encoder {
     struct kni_hevc_encoder *encoder;
     struct kni_hevc_decoder *decoder; /* to verify */
     struct kn_video_encode_stats stats;
+    uint8_t *unit; /* with its hash */
+    size_t unit_capacity;
     bool failed;
 };
 
@@ -49,6 +53,15 @@ enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct
         return kni_err_set(err, KN_E_ARG, "pictures of %u x %u: each side has %u to %u samples", o.width, o.height, KNI_HEVC_LOSSLESS_MIN_SIDE, KNI_HEVC_LOSSLESS_MAX_SIDE);
     if ((unsigned)o.content > KN_VIDEO_CONTENT_TILES)
         return kni_err_set(err, KN_E_ARG, "unknown content %d; use noise (%d) or tiles (%d)", (int)o.content, KN_VIDEO_CONTENT_NOISE, KN_VIDEO_CONTENT_TILES);
+    if ((unsigned)o.hash > KN_VIDEO_HASH_NONE)
+        return kni_err_set(err, KN_E_ARG, "unknown hash %d; use MD5 (%d), CRC (%d), checksum (%d) or none (%d)", (int)o.hash, KN_VIDEO_HASH_MD5, KN_VIDEO_HASH_CRC,
+                           KN_VIDEO_HASH_CHECKSUM, KN_VIDEO_HASH_NONE);
+    const bool unknown_edge = o.hevc.encoder > KN_HEVC_ENCODER_KINEMA && (o.width % 8 || o.height % 8);
+    if (unknown_edge && o.hash && o.hash != KN_VIDEO_HASH_NONE)
+        return kni_err_set(err, KN_E_UNSUPPORTED, "x265 codes samples beyond the edge of %u x %u that only it knows, so that no hash can be made: use sides that are multiples of 8, or no hash",
+                           o.width, o.height);
+    if (!o.hash)
+        o.hash = unknown_edge ? KN_VIDEO_HASH_NONE : KN_VIDEO_HASH_MD5;
     struct kn_video_encoder *e = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *e, 0);
     if (!e)
         return kni_err_set(err, KN_E_NOMEM, "no memory for a video encoder");
@@ -56,7 +69,7 @@ enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct
     enum kn_status s = kni_hevc_encoder_open(&e->encoder, &o.hevc, (enum kni_hevc_content)o.content, err);
     if (s == KN_OK)
         s = kni_hevc_encode_begin(e->encoder, o.width, o.height, 0, NULL, err);
-    struct kni_hevc_expect expect = {.width = o.width, .height = o.height, .tools = kni_hevc_encoder_tools(&o.hevc)};
+    struct kni_hevc_expect expect = {.width = o.width, .height = o.height, .tools = kni_hevc_encoder_tools(&o.hevc), .hashes = true};
     if (s == KN_OK && o.verify)
         s = kni_hevc_decode_begin(&e->decoder, &expect, err);
     if (s != KN_OK)
@@ -72,6 +85,7 @@ void kn_video_encoder_close(struct kn_video_encoder **encoder)
         return;
     kni_hevc_encoder_close(&e->encoder);
     kni_hevc_decoder_close(&e->decoder);
+    kni_free(e->unit);
     kni_free(e);
     *encoder = NULL;
 }
@@ -105,6 +119,30 @@ static enum kn_status verify(struct kn_video_encoder *e, const uint8_t *samples,
     return s;
 }
 
+/* Puts the picture's hash behind its unit. */
+static enum kn_status add_hash(struct kn_video_encoder *e, const uint8_t *const planes[3], const size_t strides[3], const uint8_t **unit, size_t *n_bytes,
+                               struct kn_err *err)
+{
+    const uint32_t width = e->opts.width, height = e->opts.height;
+    const enum kn_video_hash hash = e->opts.hash;
+    struct kni_hevc_digest digest;
+    if (hash == KN_VIDEO_HASH_NONE)
+        return KN_OK;
+    size_t need = *n_bytes + KNI_HEVC_DIGEST_BYTES;
+    if (need > e->unit_capacity) {
+        kni_free(e->unit);
+        e->unit_capacity = 0;
+        e->unit = kni_alloc(KNI_ALLOC_TAG_CODEC, need + need / 2, 0);
+        e->unit_capacity = e->unit ? need + need / 2 : 0;
+    }
+    if (!e->unit || !kni_hevc_digest_of(&digest, (enum kni_hevc_hash)(hash - KN_VIDEO_HASH_MD5), planes, strides, width, height, (width + 7) / 8 * 8, (height + 7) / 8 * 8))
+        return kni_err_set(err, KN_E_NOMEM, "no memory for a picture's hash");
+    memcpy(e->unit, *unit, *n_bytes);
+    *unit = e->unit;
+    *n_bytes += kni_hevc_digest_put(&digest, e->unit + *n_bytes);
+    return KN_OK;
+}
+
 enum kn_status kn_video_encode(struct kn_video_encoder *e, const uint8_t *samples, const uint8_t **unit, size_t *n_bytes, struct kn_err *err)
 {
     if (!e || !samples || !unit || !n_bytes)
@@ -118,6 +156,8 @@ enum kn_status kn_video_encode(struct kn_video_encoder *e, const uint8_t *sample
     e->stats.encode_ns += kni_processor_ns() - t0;
     if (s == KN_OK)
         kni_hevc_encode_take(e->encoder, unit, n_bytes);
+    if (s == KN_OK)
+        s = add_hash(e, planes, strides, unit, n_bytes, err);
     if (s == KN_OK && e->opts.verify)
         s = verify(e, samples, *unit, *n_bytes, err);
     e->failed = s != KN_OK;
@@ -135,11 +175,18 @@ void kn_video_encoder_get_stats(const struct kn_video_encoder *e, struct kn_vide
 
 /* ---- decoding */
 
+#define N_ENDS 64u /* more than the pictures that a decoder holds back */
+
 struct kn_video_decoder {
     struct kn_video_decode_opts opts;
     struct kni_hevc_decoder *decoder;
     struct kni_hevc_expect expect; /* of the current stream */
-    bool begun, failed;
+    struct kni_hevc_reader *reader; /* of a bare stream; NULL before it, and after it met what it does not know */
+    bool begun, failed, bare, chunk;
+    uint64_t unit_end[N_ENDS];      /* bytes up to a unit's end, by its number in the stream */
+    uint64_t n_fed, n_bytes;        /* units of the current stream; bytes of all */
+    const uint8_t *sizes;           /* of a section's units */
+    uint64_t n_hashed, n_hashed_now; /* pictures that match their hash: of streams before, of this one */
     uint64_t n_before;             /* pictures of streams before it */
     uint64_t n_pictures;
     uint8_t *kept;                 /* bytes that are no whole unit yet */
@@ -171,6 +218,7 @@ void kn_video_decoder_close(struct kn_video_decoder **decoder)
     if (!d)
         return;
     kni_hevc_decoder_close(&d->decoder);
+    kni_hevc_reader_close(&d->reader);
     kni_free(d->kept);
     kni_free(d);
     *decoder = NULL;
@@ -185,6 +233,10 @@ static enum kn_status hand_out(void *user, uint32_t index, const uint8_t *const 
         picture.stride[k] = strides[k];
     }
     d->n_pictures = picture.index + 1;
+    d->n_hashed_now = kni_hevc_decoder_n_hashed(d->decoder); /* while it is there: it goes when the receiver has enough */
+    if (d->sizes)
+        d->n_bytes += kni_le32_get(d->sizes + 4 * (size_t)index);
+    picture.n_stream_bytes = d->sizes ? d->n_bytes : d->unit_end[index % N_ENDS];
     enum kn_status s = d->opts.on_picture(d->opts.user, &picture);
     return s == KN_OK ? s : kni_err_set(err, s, "picture %llu was refused by its receiver", (unsigned long long)picture.index);
 }
@@ -192,7 +244,10 @@ static enum kn_status hand_out(void *user, uint32_t index, const uint8_t *const 
 static enum kn_status end_stream(struct kn_video_decoder *d, struct kn_err *err)
 {
     enum kn_status s = d->begun ? kni_hevc_decode_end(&d->decoder, hand_out, d, err) : KN_OK;
+    d->n_hashed += d->n_hashed_now;
+    d->n_hashed_now = 0;
     d->begun = false;
+    d->n_fed = 0;
     d->n_before = d->n_pictures;
     return s;
 }
@@ -208,10 +263,28 @@ static enum kn_status begin_stream(struct kn_video_decoder *d, const struct kni_
     if (d->n_pictures && (claims->width != d->expect.width || claims->height != d->expect.height))
         return kni_err_set(err, KN_E_FORMAT, "picture %llu begins a stream of %u x %u after one of %u x %u: decode them apart", (unsigned long long)d->n_pictures,
                            claims->width, claims->height, d->expect.width, d->expect.height);
-    d->expect = (struct kni_hevc_expect){.width = claims->width, .height = claims->height, .tools = claims->tools};
+    d->expect = (struct kni_hevc_expect){.width = claims->width, .height = claims->height, .tools = claims->tools, .hashes = !d->sizes};
     s = kni_hevc_decode_begin(&d->decoder, &d->expect, err);
     d->begun = s == KN_OK;
     return s;
+}
+
+/* Our reader goes first: it refuses damage that libavcodec conceals. What it does not know it leaves to libavcodec. */
+static enum kn_status read_unit(struct kn_video_decoder *d, const uint8_t *unit, size_t n_bytes, struct kn_err *err)
+{
+    const struct kni_hevc_reader_opts opts = {0};
+    enum kn_status s = KN_OK;
+    if (!d->bare)
+        s = kni_hevc_reader_open(&d->reader, &opts, err);
+    d->bare = true;
+    if (s == KN_OK && d->reader)
+        s = kni_hevc_reader_read(d->reader, unit, n_bytes, err);
+    if (s != KN_E_UNSUPPORTED)
+        return s;
+    kni_hevc_reader_close(&d->reader);
+    if (err)
+        *err = (struct kn_err){0};
+    return KN_OK;
 }
 
 static enum kn_status take_unit(struct kn_video_decoder *d, const uint8_t *unit, size_t n_bytes, struct kn_err *err)
@@ -223,6 +296,10 @@ static enum kn_status take_unit(struct kn_video_decoder *d, const uint8_t *unit,
         s = begin_stream(d, &claims, err);
     else if (!d->begun)
         s = kni_err_set(err, KN_E_FORMAT, "no stream that can be decoded here: it %s", why);
+    if (s == KN_OK)
+        s = read_unit(d, unit, n_bytes, err);
+    d->n_bytes += n_bytes;
+    d->unit_end[d->n_fed++ % N_ENDS] = d->n_bytes;
     return s == KN_OK ? kni_hevc_decode_unit(&d->decoder, unit, n_bytes, hand_out, d, err) : s;
 }
 
@@ -264,6 +341,8 @@ static enum kn_status decode_chunk(struct kn_video_decoder *d, struct kn_err *er
     size_t at = 4 + 4 * (size_t)n;
     if (!n || at > n_bytes)
         return kni_err_set(err, KN_E_FORMAT, "HEVC section of %zu bytes does not hold its %u pictures", n_bytes, n);
+    d->chunk = true;
+    d->sizes = bytes + 4;
     struct kni_hevc_claims claims;
     const char *why = kni_hevc_read_claims(bytes + at, n_bytes - at, &claims);
     if (why)
@@ -319,6 +398,8 @@ static enum kn_status decode_units(struct kn_video_decoder *d, bool last, struct
     }
     if (s == KN_OK && d->n_kept > MAX_UNIT)
         s = kni_err_set(err, KN_E_FORMAT, "picture %llu does not end within %u bytes", (unsigned long long)d->n_pictures, MAX_UNIT);
+    if (s == KN_OK && last && d->reader)
+        s = kni_hevc_reader_end(d->reader, NULL, err);
     if (s == KN_OK && last)
         s = end_stream(d, err);
     if (s == KN_OK && last && !d->n_pictures)
@@ -343,4 +424,11 @@ enum kn_status kn_video_decode(struct kn_video_decoder *d, const void *bytes, si
     }
     d->failed = last || s != KN_OK;
     return s;
+}
+
+void kn_video_decoder_get_stats(const struct kn_video_decoder *d, struct kn_video_decode_stats *out)
+{
+    struct kn_video_decode_stats now = {.size = out->size, .n_pictures = d->n_pictures, .read = d->reader != NULL, .chunk = d->chunk};
+    now.n_hashed = d->n_hashed + d->n_hashed_now;
+    memcpy(out, &now, out->size < sizeof now ? out->size : sizeof now);
 }

@@ -39,6 +39,42 @@ grep -q "$n pictures of $w x $h" "$work/err" || fail "no summary on stderr"
 "$bin" codec decode "$work/two.h265" 2>/dev/null | cmp -s - <(head -c $((3 * w * h * 2)) "$raw") || fail "two pictures, slices: other pictures"
 "$bin" codec decode --pictures 1 "$work/two.h265" 2>/dev/null | cmp -s - <(head -c $((3 * w * h)) "$raw") || fail "one of two pictures"
 
+"$bin" codec encode --size ${w}x$h --pictures 1 --hevc-slices 2 --hevc-tools basic -o "$work/one.h265" "$raw" 2>/dev/null || fail "one picture"
+"$bin" codec decode --pictures 1 --json -o "$work/one.yuv" "$work/two.h265" >"$work/one.json" 2>/dev/null || fail "one of two pictures, summary"
+[ "$(json "$work/one.json" '[o["pictures"], o["bytes"]]')" = "[1, $(stat -c %s "$work/one.h265")]" ] || fail "one of two pictures takes the bytes of both: $(cat "$work/one.json")"
+
+# ---- hashes: said, checked, and damage is refused
+for hash in md5 crc checksum; do
+  "$bin" codec encode --size ${w}x$h --hash $hash --json -o "$work/hash.h265" "$raw" >"$work/hash.json" 2>/dev/null || fail "hash $hash"
+  [ "$(json "$work/hash.json" 'o["hash"]')" = $hash ] || fail "hash $hash is not said"
+  expect 0 "checked by hashes" "$bin" codec decode -o "$work/hash.yuv" "$work/hash.h265"
+  expect 0 "hash      $hash of $n of $n pictures, $n rebuilt and matching" "$bin" codec inspect "$work/hash.h265"
+  python3 - "$work" <<'PY'
+import sys
+p = sys.argv[1]
+b = bytearray(open(p + "/hash.h265", "rb").read())
+for i in range(12):
+    at = (2 * i + 1) * len(b) // 24
+    c = bytearray(b)
+    c[at] ^= 4
+    open(f"{p}/bent.{i}", "wb").write(c)
+PY
+  for i in $(seq 0 11); do
+    printf old >"$work/bent.yuv"
+    if "$bin" codec decode -o "$work/bent.yuv" "$work/bent.$i" 2>"$work/err"; then
+      cmp -s "$raw" "$work/bent.yuv" || fail "$hash: damage $i gives other pictures and status 0"
+    elif ! grep -q "picture" "$work/err"; then
+      fail "$hash: damage $i: $(cat "$work/err")"
+    elif [ "$(cat "$work/bent.yuv")" != old ]; then
+      fail "$hash: damage $i: the old file is gone"
+    fi
+  done
+done
+"$bin" codec encode --size ${w}x$h --hash none -o "$work/hash.h265" "$raw" 2>/dev/null || fail "no hash"
+expect 0 "not checked: no hashes" "$bin" codec decode -o "$work/hash.yuv" "$work/hash.h265"
+expect 0 "hash      none: not checked" "$bin" codec inspect "$work/hash.h265"
+expect 2 "md5, crc, checksum or none" "$bin" codec encode --size ${w}x$h --hash sha1 "$raw"
+
 # ---- refused, with a sentence and without a file
 expect 1 "is it 64x64, three planes" "$bin" codec encode --size 64x64 -o "$work/none" "$raw"
 [ ! -e "$work/none" ] || fail "a failed encode left a file"

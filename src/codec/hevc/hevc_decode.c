@@ -16,6 +16,7 @@
 
 #include "base/alloc.h"
 #include "base/le.h"
+#include "codec/hevc/hevc_hash.h"
 #include "codec/hevc/hevc_lossless.h"
 #include "codec/hevc/hevc_syntax.h"
 
@@ -23,6 +24,7 @@
  * libavcodec stays silent here, and the process's log callback and level, which are not ours, stay as they are. */
 #define QUIET 100
 #define MAX_PICTURES 24u /* held at once: 17 by the decoder at most, plus the ones in our hands */
+#define MAX_DIGESTS 64u  /* more than pictures that a decoder holds */
 
 struct kni_hevc_decoder {
     AVCodecContext *context;
@@ -38,6 +40,9 @@ struct kni_hevc_decoder {
     uint32_t n_spare, n_held; /* buffers that wait, and those out */
     uint32_t n_peak;
     size_t peak_bytes;
+    struct kni_hevc_digest digest[MAX_DIGESTS]; /* of the units last sent, by number */
+    bool has_digest;                            /* this stream's units have them */
+    uint32_t n_hashed;
 };
 
 static void drop_spare(struct kni_hevc_decoder *d)
@@ -107,6 +112,11 @@ void kni_hevc_decoder_rest(struct kni_hevc_decoder *d)
     d->unit_capacity = 0;
 }
 
+uint32_t kni_hevc_decoder_n_hashed(const struct kni_hevc_decoder *d)
+{
+    return d ? d->n_hashed : 0;
+}
+
 size_t kni_hevc_decoder_bytes(const struct kni_hevc_decoder *d)
 {
     return d ? d->peak_bytes : 0;
@@ -147,7 +157,8 @@ static enum kn_status make_decoder(struct kni_hevc_decoder **out, struct kn_err 
 static void set_stream(struct kni_hevc_decoder *d, const struct kni_hevc_expect *expect)
 {
     d->expect = *expect;
-    d->n_in = d->n_out = 0;
+    d->n_in = d->n_out = d->n_hashed = 0;
+    d->has_digest = false;
     d->line_bytes = (int)((expect->width + 63) / 64 * 64);
     d->lines = (int)((expect->height + 63) / 64 * 64);
     d->picture_bytes = 3 * (size_t)d->line_bytes * (size_t)d->lines + 128; /* SIMD may read a little past the end */
@@ -179,6 +190,36 @@ static enum kn_status copy_unit(struct kni_hevc_decoder *d, const uint8_t *bytes
     return KN_OK;
 }
 
+static enum kn_status keep_digest(struct kni_hevc_decoder *d, const uint8_t *unit, size_t n_bytes, struct kn_err *err)
+{
+    bool found;
+    const char *why = kni_hevc_digest_find(unit, n_bytes, &d->digest[d->n_in % MAX_DIGESTS], &found);
+    if (why)
+        return bad(err, d->n_in, why);
+    if (!d->n_in)
+        d->has_digest = found;
+    return found == d->has_digest ? KN_OK : bad(err, d->n_in, found ? "has a hash, and those before it have none" : "has no hash, and those before it have one");
+}
+
+/* As coded: the window's right and bottom edge are cut off by sizes only. A picture carries the number of its unit as its time. */
+static enum kn_status check_digest(struct kni_hevc_decoder *d, const AVFrame *f, struct kn_err *err)
+{
+    static const char *const names[] = {"MD5", "CRC", "checksum"};
+    const uint32_t width = (uint32_t)d->context->coded_width, height = (uint32_t)d->context->coded_height;
+    struct kni_hevc_digest now;
+    if (f->pts < 0 || f->pts >= d->n_in || d->n_in - (uint32_t)f->pts > MAX_DIGESTS || (int)width > d->line_bytes || (int)height > d->lines)
+        return bad(err, d->n_out, "cannot be held against its hash");
+    const struct kni_hevc_digest *want = &d->digest[(uint32_t)f->pts % MAX_DIGESTS];
+    const uint8_t *const planes[3] = {f->data[0], f->data[1], f->data[2]};
+    const size_t strides[3] = {(size_t)f->linesize[0], (size_t)f->linesize[1], (size_t)f->linesize[2]};
+    if (!kni_hevc_digest_of(&now, want->kind, planes, strides, width, height, width, height))
+        return no_memory(err);
+    if (!kni_hevc_digest_equal(&now, want))
+        return kni_err_set(err, KN_E_FORMAT, "HEVC picture %u is not what its %s in the stream says: the stream is damaged", d->n_out, names[want->kind]);
+    d->n_hashed++;
+    return KN_OK;
+}
+
 /* Hands out what the decoder has finished. */
 static enum kn_status take_pictures(struct kni_hevc_decoder *d, kni_hevc_picture_fn fn, void *user, struct kn_err *err)
 {
@@ -199,6 +240,8 @@ static enum kn_status take_pictures(struct kni_hevc_decoder *d, kni_hevc_picture
             s = bad(err, d->n_out, "is damaged");
         else if (d->n_out >= d->n_in || (x->n_pictures && d->n_out >= x->n_pictures))
             s = bad(err, d->n_out, "is one too many");
+        if (s == KN_OK && d->has_digest)
+            s = check_digest(d, f, err);
         if (s == KN_OK) {
             const uint8_t *const planes[3] = {f->data[0], f->data[1], f->data[2]};
             const size_t strides[3] = {(size_t)f->linesize[0], (size_t)f->linesize[1], (size_t)f->linesize[2]};
@@ -249,11 +292,13 @@ enum kn_status kni_hevc_decode_unit(struct kni_hevc_decoder **decoder, const uin
     struct kni_hevc_decoder *d = *decoder;
     const char *why = kni_hevc_check_unit_tools(bytes, n_bytes, d->n_in == 0, d->expect.width, d->expect.height, d->expect.tools);
     enum kn_status s = why ? bad(err, d->n_in, why) : copy_unit(d, bytes, n_bytes, err);
+    if (s == KN_OK && d->expect.hashes)
+        s = keep_digest(d, bytes, n_bytes, err);
     if (s != KN_OK) {
         kni_hevc_decoder_close(decoder);
         return s;
     }
-    d->n_in++;
+    d->packet->pts = d->n_in++;
     return feed(decoder, d->packet, fn, user, err);
 }
 

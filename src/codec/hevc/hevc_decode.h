@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,7 @@ typedef enum kn_status (*kni_hevc_picture_fn)(void *user, uint32_t index, const 
 struct kni_hevc_expect {
     uint32_t width, height, n_pictures;
     uint32_t tools; /* bits of enum kni_hevc_tool that it may use */
+    bool hashes;    /* check decoded picture hashes (hevc_hash.h); all pictures have one, or none has */
 };
 
 /* Unit by unit: begin, an access unit at a time, end, which hands out what the decoder still holds. expect->n_pictures 0: any number. *decoder
@@ -49,6 +51,8 @@ enum kn_status kni_hevc_decode(struct kni_hevc_decoder **decoder, const uint8_t 
 void kni_hevc_decoder_rest(struct kni_hevc_decoder *decoder);
 void kni_hevc_decoder_close(struct kni_hevc_decoder **decoder);
 
+/* Pictures of the current stream that were held against their hashes. */
+uint32_t kni_hevc_decoder_n_hashed(const struct kni_hevc_decoder *decoder);
 /* Peak bytes of picture and packet memory held. */
 size_t kni_hevc_decoder_bytes(const struct kni_hevc_decoder *decoder);
 

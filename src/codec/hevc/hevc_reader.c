@@ -10,10 +10,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "codec/hevc/hevc_hash.h"
 #include "codec/hevc/hevc_reader_state.h"
 #include "codec/hevc/hevc_syntax.h"
 
-enum { NAL_VCL_END = 32, NAL_TRAIL_LAST = 1, NAL_IRAP_FIRST = 16, NAL_CRA = 21, NAL_SPS = 33, NAL_PPS = 34 };
+enum { NAL_VCL_END = 32, NAL_TRAIL_LAST = 1, NAL_IRAP_FIRST = 16, NAL_CRA = 21, NAL_SPS = 33, NAL_PPS = 34, NAL_SEI_SUFFIX = 40 };
 
 bool kni_hevc_reader_fail(struct kni_hevc_reader *r, enum kn_status status, const char *format, ...)
 {
@@ -221,6 +222,34 @@ static bool read_slice(struct kni_hevc_reader *r, uint32_t nal_type, size_t n_pa
     return kni_hevc_reader_slice_data(r, n_payload, &n_ctus) && finish_slice(r, n_ctus, start_bytes + h.data_at, n_bytes);
 }
 
+/* A decoded picture hash, of the picture before it. */
+static bool read_suffix(struct kni_hevc_reader *r, size_t n_payload)
+{
+    static const char *const names[] = {"md5", "crc", "checksum"};
+    struct kni_hevc_digest want, now;
+    bool found = false;
+    const char *why = kni_hevc_digest_read(r->payload, n_payload, &want, &found);
+    if (why)
+        return kni_hevc_reader_fail(r, KN_E_FORMAT, "%s", why);
+    if (!found)
+        return true;
+    if (r->in_picture || r->stream.n_hashed >= r->stream.n_pictures)
+        return kni_hevc_reader_fail(r, KN_E_FORMAT, "has a decoded picture hash that belongs to no picture");
+    r->stream.n_hashed++;
+    r->stream.hash = names[want.kind];
+    if (!r->opts.rebuild || !r->have_before)
+        return true;
+    const uint8_t *const planes[3] = {r->planes[1][0], r->planes[1][1], r->planes[1][2]};
+    const size_t strides[3] = {r->stride, r->stride, r->stride};
+    const uint32_t width = r->stream.params.width, height = r->stream.params.height;
+    if (!kni_hevc_digest_of(&now, want.kind, planes, strides, width, height, width, height))
+        return no_memory(r);
+    if (!kni_hevc_digest_equal(&now, &want))
+        return kni_hevc_reader_fail(r, KN_E_FORMAT, "has a picture %u that is not what its %s says", r->stream.n_pictures - 1, names[want.kind]);
+    r->stream.n_hash_checked++;
+    return true;
+}
+
 /* ---- NAL units */
 
 /* Takes 03 out of 00 00 03. */
@@ -249,11 +278,11 @@ static bool read_nal(struct kni_hevc_reader *r, const uint8_t *nal, size_t n_nal
     bool slice = type < NAL_VCL_END;
     if (layer)
         return kni_hevc_reader_fail(r, KN_E_UNSUPPORTED, "has several layers, which this reader does not know");
-    if (!slice && type != NAL_SPS && type != NAL_PPS)
+    if (!slice && type != NAL_SPS && type != NAL_PPS && type != NAL_SEI_SUFFIX)
         return true;
     if (slice && (type > NAL_CRA || (type > NAL_TRAIL_LAST && type < NAL_IRAP_FIRST)))
         return kni_hevc_reader_fail(r, KN_E_UNSUPPORTED, "has pictures of NAL type %u, which this reader does not know", type);
-    if (!slice && r->in_picture)
+    if (!slice && r->in_picture && type != NAL_SEI_SUFFIX)
         return kni_hevc_reader_fail(r, KN_E_FORMAT, "has a parameter set inside a picture");
     if (n_nal > r->payload_capacity) {
         kni_free(r->payload);
@@ -266,6 +295,8 @@ static bool read_nal(struct kni_hevc_reader *r, const uint8_t *nal, size_t n_nal
     size_t n = unescape(r->payload, nal + 2, n_nal - 2);
     if (slice)
         return read_slice(r, type, n, start_bytes + 2, start_bytes + n_nal);
+    if (type == NAL_SEI_SUFFIX)
+        return read_suffix(r, n);
     return type == NAL_SPS ? kni_hevc_reader_sps(r, r->payload, n) : kni_hevc_reader_pps(r, r->payload, n);
 }
 

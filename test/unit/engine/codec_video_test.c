@@ -241,28 +241,80 @@ static void refused(void **state)
     free(f.samples);
 }
 
-/* A stream that is cut or bent ends in pictures or KN_E_FORMAT; more pictures than there were never come. */
+/* Whatever byte is changed: refused, or the pictures are right and all there. With each hash, by both kinds of slices. */
 static void damage(void **state)
 {
     (void)state;
-    struct film f = make_film(32, 32, 3);
-    struct stream s = encoded(&f, (struct kn_video_encode_opts){.hevc = {.n_slices = 2}});
-    unsigned n_refused = 0;
-    for (size_t i = 0; i < s.n; i += i < 150 ? 1 : 31) {
-        uint32_t n = 0;
-        struct kn_err err = {0};
-        enum kn_status status = decode(s.bytes, i, s.n, 0, count, &n, &err);
-        assert_true((status == KN_OK || (status == KN_E_FORMAT && err.text[0])) && n <= 3);
-        n = 0;
-        uint8_t was = s.bytes[i];
-        s.bytes[i] ^= (uint8_t)(1u << test_random() % 8);
-        status = decode(s.bytes, s.n, 777, 0, count, &n, &err);
-        assert_true((status == KN_OK || (status == KN_E_FORMAT && err.text[0])) && n <= 4); /* a start code may appear */
-        n_refused += status != KN_OK;
-        s.bytes[i] = was;
+    static const enum kn_video_hash hashes[] = {KN_VIDEO_HASH_DEFAULT, KN_VIDEO_HASH_CRC, KN_VIDEO_HASH_CHECKSUM};
+    for (size_t h = 0; h < sizeof hashes / sizeof *hashes; h++) {
+        struct film f = make_film(32, 40, 3);
+        memcpy(f.samples, f.samples + (size_t)3 * 32 * 40, (size_t)3 * 32 * 40); /* not flat: its bits matter */
+        struct stream s = encoded(&f, (struct kn_video_encode_opts){.hevc = {.n_slices = 2}, .hash = hashes[h]});
+        unsigned n_refused = 0, n_all = 0;
+        for (size_t i = 0; i < s.n; i += i < 150 || i + 150 > s.n ? 1 : 7) {
+            struct seen seen = {.film = &f};
+            struct kn_err err = {0};
+            uint8_t was = s.bytes[i];
+            s.bytes[i] ^= (uint8_t)(1u << test_random() % 8);
+            enum kn_status status = decode(s.bytes, s.n, 777, 0, look, &seen, &err);
+            s.bytes[i] = was;
+            assert_true(status == KN_OK || err.text[0]);
+            assert_false(seen.wrong); /* not even before it is refused */
+            assert_true(status != KN_OK || seen.n == 3);
+            n_refused += status != KN_OK;
+            n_all++;
+            if (i % 3) /* cut; between two pictures nobody can know */
+                continue;
+            seen = (struct seen){.film = &f};
+            decode(s.bytes, i, s.n, 0, look, &seen, &err);
+            assert_false(seen.wrong);
+        }
+        assert_true(n_refused > n_all * 8 / 10);
+        free(s.bytes);
+        free(f.samples);
     }
-    assert_true(n_refused > 20);
-    free(s.bytes);
+}
+
+struct first { uint64_t n_bytes; uint32_t n; };
+
+static enum kn_status only_one(void *user, const struct kn_video_picture *p)
+{
+    struct first *first = user;
+    first->n_bytes = p->n_stream_bytes;
+    first->n++;
+    return KN_E_CANCELLED;
+}
+
+/* What a receiver that has enough is told: the bytes that its pictures took, and that they were checked. */
+static void bytes_of_a_picture(void **state)
+{
+    (void)state;
+    struct film f = make_film(48, 32, 4), one = f;
+    one.n = 1;
+    for (uint32_t hash = KN_VIDEO_HASH_MD5; hash <= KN_VIDEO_HASH_NONE; hash++) {
+        struct kn_video_encode_opts o = {.hash = (enum kn_video_hash)hash};
+        struct stream s = encoded(&f, o), single = encoded(&one, o);
+        for (size_t piece = 1; piece <= s.n; piece += s.n - 1) {
+            struct first first = {0};
+            struct kn_video_decoder *d = NULL;
+            struct kn_video_decode_opts dopts = {.size = sizeof dopts, .on_picture = only_one, .user = &first};
+            struct kn_err err = {0};
+            assert_int_equal(kn_video_decoder_open(&d, &dopts, &err), KN_OK);
+            enum kn_status status = KN_OK;
+            for (size_t at = 0; status == KN_OK; at += piece)
+                status = kn_video_decode(d, s.bytes + at, piece, at + piece >= s.n, &err);
+            assert_int_equal(status, KN_E_CANCELLED);
+            assert_int_equal(first.n, 1);
+            assert_int_equal(first.n_bytes, single.n);
+            struct kn_video_decode_stats stats = {.size = sizeof stats};
+            kn_video_decoder_get_stats(d, &stats);
+            assert_int_equal(stats.n_hashed, hash != KN_VIDEO_HASH_NONE);
+            assert_true(stats.read && !stats.chunk);
+            kn_video_decoder_close(&d);
+        }
+        free(s.bytes);
+        free(single.bytes);
+    }
     free(f.samples);
 }
 
@@ -296,7 +348,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trips), cmocka_unit_test(streams_follow_each_other), cmocka_unit_test(chunks),
-        cmocka_unit_test(refused),     cmocka_unit_test(damage),                    cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(refused),     cmocka_unit_test(damage),                    cmocka_unit_test(bytes_of_a_picture),
+        cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
