@@ -34,7 +34,7 @@ static void only_whole_chunks_are_published(void **state)
 static void nothing_is_named_better_than_it_is(void **state)
 {
     struct test_pool source = pool_make(N, -1);
-    uint8_t qualities[N / KNI_BLOCK_TOKENS];
+    uint8_t qualities[(N + KNI_BLOCK_TOKENS - 1) / KNI_BLOCK_TOKENS]; /* of the view, whose last block is not full */
     struct kni_publish_stats ps;
     (void)state;
     prompt_fill(prompt, N);
