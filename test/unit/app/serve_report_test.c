@@ -2,6 +2,7 @@
 /* Sums of a load test: figures of requests whose times are known. */
 #include "../../../bench/serve_report.c" /* the program is no library */
 #include "../../../app/app.c"
+#include "../../../app/app_path.c"
 #include "../../../bench/load_stats.c"
 
 #include <setjmp.h>
