@@ -38,7 +38,7 @@ enum kn_video_hash {
     KN_VIDEO_HASH_DEFAULT = 0, /* MD5, which most decoders check; none where x265 codes sides that are no multiples of 8 */
     KN_VIDEO_HASH_MD5 = 1,
     KN_VIDEO_HASH_CRC = 2,
-    KN_VIDEO_HASH_CHECKSUM = 3,
+    KN_VIDEO_HASH_CHECKSUM = 3, /* the weakest: changes that cancel each other in a sum go unseen */
     KN_VIDEO_HASH_NONE = 4
 };
 

@@ -51,6 +51,8 @@ enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct
     memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
     if (o.width < KNI_HEVC_LOSSLESS_MIN_SIDE || o.width > KNI_HEVC_LOSSLESS_MAX_SIDE || o.height < KNI_HEVC_LOSSLESS_MIN_SIDE || o.height > KNI_HEVC_LOSSLESS_MAX_SIDE)
         return kni_err_set(err, KN_E_ARG, "pictures of %u x %u: each side has %u to %u samples", o.width, o.height, KNI_HEVC_LOSSLESS_MIN_SIDE, KNI_HEVC_LOSSLESS_MAX_SIDE);
+    if ((uint64_t)((o.width + 7) / 8 * 8) * ((o.height + 7) / 8 * 8) > KNI_HEVC_LOSSLESS_MAX_SAMPLES)
+        return kni_err_set(err, KN_E_ARG, "pictures of %u x %u: the highest level of HEVC, 6.2, ends at %u samples a plane", o.width, o.height, KNI_HEVC_LOSSLESS_MAX_SAMPLES);
     if ((unsigned)o.content > KN_VIDEO_CONTENT_TILES)
         return kni_err_set(err, KN_E_ARG, "unknown content %d; use noise (%d) or tiles (%d)", (int)o.content, KN_VIDEO_CONTENT_NOISE, KN_VIDEO_CONTENT_TILES);
     if ((unsigned)o.hash > KN_VIDEO_HASH_NONE)
@@ -182,7 +184,7 @@ struct kn_video_decoder {
     struct kni_hevc_decoder *decoder;
     struct kni_hevc_expect expect; /* of the current stream */
     struct kni_hevc_reader *reader; /* of a bare stream; NULL before it, and after it met what it does not know */
-    bool begun, failed, bare, chunk;
+    bool begun, failed, bare, chunk, followed;
     uint64_t unit_end[N_ENDS];      /* bytes up to a unit's end, by its number in the stream */
     uint64_t n_fed, n_bytes;        /* units of the current stream; bytes of all */
     const uint8_t *sizes;           /* of a section's units */
@@ -269,10 +271,22 @@ static enum kn_status begin_stream(struct kn_video_decoder *d, const struct kni_
     return s;
 }
 
-/* Our reader goes first: it refuses damage that libavcodec conceals. What it does not know it leaves to libavcodec. */
+static enum kn_status on_params(void *user, const struct kn_hevc_params *params, struct kn_err *err)
+{
+    struct kn_video_decoder *d = user;
+    (void)params;
+    (void)err;
+    d->followed = true;
+    return KN_OK;
+}
+
+/* Our reader goes first: it refuses damage that libavcodec conceals. What it does not know it leaves to libavcodec, but for a first picture without a hash
+ * whose parameter sets it could follow: bits out of step look like what is not known. */
 static enum kn_status read_unit(struct kn_video_decoder *d, const uint8_t *unit, size_t n_bytes, struct kn_err *err)
 {
-    const struct kni_hevc_reader_opts opts = {0};
+    const struct kni_hevc_reader_opts opts = {.on_params = on_params, .user = d};
+    struct kni_hevc_digest digest;
+    bool hashed;
     enum kn_status s = KN_OK;
     if (!d->bare)
         s = kni_hevc_reader_open(&d->reader, &opts, err);
@@ -280,6 +294,8 @@ static enum kn_status read_unit(struct kn_video_decoder *d, const uint8_t *unit,
     if (s == KN_OK && d->reader)
         s = kni_hevc_reader_read(d->reader, unit, n_bytes, err);
     if (s != KN_E_UNSUPPORTED)
+        return s;
+    if (!d->n_fed && d->followed && !kni_hevc_digest_find(unit, n_bytes, &digest, &hashed) && !hashed)
         return s;
     kni_hevc_reader_close(&d->reader);
     if (err)

@@ -75,6 +75,15 @@ expect 0 "not checked: no hashes" "$bin" codec decode -o "$work/hash.yuv" "$work
 expect 0 "hash      none: not checked" "$bin" codec inspect "$work/hash.h265"
 expect 2 "md5, crc, checksum or none" "$bin" codec encode --size ${w}x$h --hash sha1 "$raw"
 
+# ---- levels: for the slices, too; and none beyond the last
+head -c $((3 * 144 * 2048)) /dev/zero >"$work/tall.yuv"
+for pair in 30:90 40:93 64:120; do
+  "$bin" codec encode --size 144x2048 --hevc-slices ${pair%:*} -o "$work/tall.h265" "$work/tall.yuv" 2>/dev/null || fail "${pair%:*} slices"
+  "$bin" codec inspect --json "$work/tall.h265" >"$work/tall.json" || fail "inspect ${pair%:*} slices"
+  [ "$(json "$work/tall.json" 'o["params"]["level_idc"]')" = ${pair#*:} ] || fail "${pair%:*} slices: level $(json "$work/tall.json" 'o["params"]["level_idc"]')"
+done
+expect 1 "the highest level of HEVC, 6.2" "$bin" codec encode --size 8192x8192 -o "$work/none" "$raw"
+
 # ---- refused, with a sentence and without a file
 expect 1 "is it 64x64, three planes" "$bin" codec encode --size 64x64 -o "$work/none" "$raw"
 [ ! -e "$work/none" ] || fail "a failed encode left a file"
@@ -123,7 +132,7 @@ kept "No such file" "$bin" codec encode --size 16x16 -o "$work/old" "$work/nothi
 kept "no stream that can be decoded" "$bin" codec decode -o "$work/old" "$raw"
 kept "fewer than --pictures asks for" "$bin" codec decode --pictures 3 -o "$work/old" "$work/two.h265"
 head -c $(($(stat -c %s "$work/two.h265") - 9)) "$work/two.h265" >"$work/cut.h265"
-kept "" "$bin" codec decode -o "$work/old" "$work/cut.h265"
+kept "SEI" "$bin" codec decode -o "$work/old" "$work/cut.h265"
 kept "File too large" bash -c 'trap "" XFSZ; ulimit -f 4; exec "$@"' - "$bin" codec decode -o "$work/old" "$work/a.h265"
 mkfifo "$work/open"
 exec 9<>"$work/open"

@@ -101,12 +101,13 @@ static uint8_t *nal_begin(uint8_t *out, uint32_t type)
 
 static void put_profile_tier_level(struct bits *b, const struct kni_hevc_lossless *e)
 {
-    /* Table A.8: the lowest level whose luma picture size and sides fit. */
-    static const struct { uint32_t idc, samples; } levels[] = {{90, 552960}, {120, 2228224}, {153, 8912896}, {183, 35651584}};
+    /* Table A.8: the lowest level whose luma picture size and sides fit, and whose pictures may have so many slices. */
+    static const struct { uint32_t idc, samples, slices; } levels[] = {{90, 552960, 30}, {93, 983040, 40}, {120, 2228224, 75}, {153, 8912896, 200}, {183, 35651584, 600}};
     const uint64_t samples = (uint64_t)e->coded_width * e->coded_height;
     const uint64_t side = e->coded_width > e->coded_height ? e->coded_width : e->coded_height;
     uint32_t i = 0;
-    while (i < 3 && (samples > levels[i].samples || side * side > 8ull * levels[i].samples))
+    while (i < 4 && (samples > levels[i].samples || side * side > 8ull * levels[i].samples || e->n_slices > levels[i].slices ||
+                     (levels[i].idc == 93 && e->n_slices <= 30))) /* 3.1 for its slices only */
         i++;
     put(b, 0, 2); /* general_profile_space */
     put(b, 0, 1); /* general_tier_flag: main */

@@ -38,7 +38,7 @@
 
 static bool in_range(const struct kni_hevc_lossless_opts *o)
 {
-    return o->width >= KNI_HEVC_LOSSLESS_MIN_SIDE && o->width <= KNI_HEVC_LOSSLESS_MAX_SIDE && o->height >= KNI_HEVC_LOSSLESS_MIN_SIDE &&
+    return (uint64_t)((o->width + 7) / 8 * 8) * ((o->height + 7) / 8 * 8) <= KNI_HEVC_LOSSLESS_MAX_SAMPLES && o->width >= KNI_HEVC_LOSSLESS_MIN_SIDE && o->width <= KNI_HEVC_LOSSLESS_MAX_SIDE && o->height >= KNI_HEVC_LOSSLESS_MIN_SIDE &&
            o->height <= KNI_HEVC_LOSSLESS_MAX_SIDE && o->tools <= KNI_HEVC_TOOLS_ALL && o->content <= KNI_HEVC_CONTENT_TILES && o->n_slices <= KNI_HEVC_MAX_SLICES;
 }
 

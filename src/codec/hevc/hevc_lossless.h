@@ -27,6 +27,7 @@
 
 #define KNI_HEVC_LOSSLESS_MIN_SIDE 16u
 #define KNI_HEVC_LOSSLESS_MAX_SIDE 8192u
+#define KNI_HEVC_LOSSLESS_MAX_SAMPLES 35651584u /* of a plane as coded: level 6.2, the highest there is (table A.8) */
 
 /* Range extension tools, by the flag of sps_range_extension that each one sets. Also the container's field "tools". */
 enum kni_hevc_tool {

@@ -224,7 +224,7 @@ static void refused(void **state)
     assert_int_equal(decode(s.bytes, s.n, s.n, 0, look, &seen, &err), KN_E_CANCELLED);
     assert_int_equal(seen.n, 1);
     static const struct { uint32_t w, h; struct kn_hevc_opts hevc; int content; } bad[] = {
-        {15, 16, {0}, 0}, {16, 8193, {0}, 0}, {0, 0, {0}, 0}, {64, 64, {.encoder = (enum kn_hevc_encoder)9}, 0}, {64, 64, {.n_slices = 65}, 0}, {64, 64, {0}, 2}};
+        {15, 16, {0}, 0}, {8192, 8192, {0}, 0}, {16, 8193, {0}, 0}, {0, 0, {0}, 0}, {64, 64, {.encoder = (enum kn_hevc_encoder)9}, 0}, {64, 64, {.n_slices = 65}, 0}, {64, 64, {0}, 2}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct kn_video_encoder *e;
         struct kn_video_encode_opts o = {.size = sizeof o, .width = bad[i].w, .height = bad[i].h, .hevc = bad[i].hevc, .content = (enum kn_video_content)bad[i].content};
@@ -259,7 +259,7 @@ static void damage(void **state)
             enum kn_status status = decode(s.bytes, s.n, 777, 0, look, &seen, &err);
             s.bytes[i] = was;
             assert_true(status == KN_OK || err.text[0]);
-            assert_false(seen.wrong); /* not even before it is refused */
+            assert_true(!seen.wrong || hashes[h] == KN_VIDEO_HASH_CHECKSUM); /* not even before it is refused; sums of changes may cancel */
             assert_true(status != KN_OK || seen.n == 3);
             n_refused += status != KN_OK;
             n_all++;
