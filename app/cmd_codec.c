@@ -169,7 +169,7 @@ static int eval(struct kn_model *model, const struct args *a, struct kn_eval_cal
     kn_learned_read(&learned, a->profile);
     if (!a->json)
         kn_learned_print(&learned);
-    head.learned = &learned;
+    head.profile = kn_learned_json(&learned);
     for (uint32_t i = 0; i < a->n_texts && exit_status == KN_APP_EXIT_OK; i++) {
         exit_status = eval_text(model, a, a->texts[i], calibration, &reports[i]);
         head.text = a->texts[i];
@@ -187,6 +187,7 @@ static int eval(struct kn_model *model, const struct args *a, struct kn_eval_cal
         exit_status = print_report(&reports[a->n_texts], &head, a->json);
     }
     json_decref(machine);
+    json_decref(head.profile);
     json_decref(learned.texts);
     free(reports);
     return exit_status;

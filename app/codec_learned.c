@@ -55,6 +55,13 @@ static bool hash_file(const char *path, char hex[33])
     return true;
 }
 
+json_t *kn_learned_json(const struct kn_learned *l)
+{
+    char id[33];
+    kn_app_hex(l->info.id, id);
+    return l->texts ? json_pack("{s:s, s:I, s:O}", "id", id, "n_calibration_tokens", (json_int_t)l->info.n_calibration_tokens, "texts", l->texts) : NULL;
+}
+
 /* Whether a named text has the bytes with this hash. */
 static bool is_same(const char *path, const char *hex)
 {

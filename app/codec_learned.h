@@ -16,6 +16,8 @@ struct kn_learned {
 
 /* path may be NULL. A profile that cannot be read leaves texts NULL. */
 void kn_learned_read(struct kn_learned *learned, const char *path);
+/* The same as a new object; NULL: no profile. */
+json_t *kn_learned_json(const struct kn_learned *learned);
 void kn_learned_print(const struct kn_learned *learned);
 /* Sentences on a text's results: a new array of strings, mostly empty. earlier, calibration: paths of the texts evaluated before it, and of
  * those that rivals learn from. */

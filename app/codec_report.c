@@ -2,8 +2,6 @@
 /* Keeps, averages and prints rows of `kinema codec eval`: see codec_report.h. */
 #include "codec_report.h"
 
-#include "codec_learned.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -161,13 +159,7 @@ json_t *kn_report_json(const struct kn_report *report, const struct kn_report_he
     json_object_set_new(all, "rows", rows);
     json_object_set_new(all, "equal_kl", equal_kl_json(report));
     json_object_set_new(all, "hints", head->hints ? json_incref(head->hints) : json_array());
-    json_t *profile = json_null();
-    if (head->learned && head->learned->texts) {
-        char id[33];
-        kn_app_hex(head->learned->info.id, id);
-        profile = json_pack("{s:s, s:I, s:O}", "id", id, "n_calibration_tokens", (json_int_t)head->learned->info.n_calibration_tokens, "texts", head->learned->texts);
-    }
-    json_object_set_new(all, "profile", profile);
+    json_object_set_new(all, "profile", head->profile ? json_incref(head->profile) : json_null());
     json_object_set_new(all, "hevc_encoder", json_string(head->hevc_encoder));
     json_object_set_new(all, "hevc_tools", json_string(head->hevc_tools));
     json_object_set_new(all, "kv_type", json_string(kn_app_kv_type_name(head->kv_type)));

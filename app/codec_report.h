@@ -23,15 +23,13 @@ struct kn_report {
     struct kn_report_row rows[KN_REPORT_MAX_ROWS];
 };
 
-struct kn_learned; /* codec_learned.h */
-
 struct kn_report_head {
     const char *text, *model; /* what was evaluated; "mean" of several */
     uint32_t prefix, continue_;
     enum kn_kv_type kv_type;
     const json_t *machine;
-    const struct kn_learned *learned; /* the profile, or NULL */
-    json_t *hints;                    /* array of sentences on this text, or NULL */
+    json_t *profile; /* what it was learned on, or NULL */
+    json_t *hints;   /* array of sentences on this text, or NULL */
     const char *hevc_encoder, *hevc_tools; /* names, of methods that are video */
 };
 

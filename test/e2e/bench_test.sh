@@ -8,7 +8,7 @@
 # ---- a rival that is not there is said before anything is measured
 expect 1 "make bench-peers" "$bin" bench engine -m "$model" --peer llama.cpp
 expect 1 "peer_llamacpp.py is not there" "$bin" bench engine -m "$model" --peer llama.cpp --peer-python /bin/true --peer-script "$work/none.py"
-expect 1 "ended early" "$bin" bench engine -m "$model" --peer llama.cpp --peer-python /bin/true --rows prefill_16
+expect 1 "before it could measure anything" "$bin" bench engine -m "$model" --peer llama.cpp --peer-python /bin/true --rows prefill_16
 
 # ---- each kind of row, small; numbers are not judged, only that they are there
 expect 0 "" "$bin" bench engine -m "$model" --rows prefill_24,decode_24,decode_8_x3,resident_24 --decode 2 --repeat 1 --chunk 16 --json
