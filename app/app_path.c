@@ -16,7 +16,7 @@ struct made { struct made *next; char text[]; };
 static struct made *all_made;
 
 /* [prefix][home][rest], kept. NULL: out of memory. */
-static const char *make(const char *prefix, size_t n_prefix, const char *home, const char *rest)
+static const char *make_path(const char *prefix, size_t n_prefix, const char *home, const char *rest)
 {
     size_t n = n_prefix + strlen(home) + strlen(rest) + 1;
     struct made *m = malloc(sizeof *m + n);
@@ -59,7 +59,7 @@ const char *kn_app_expand(const char *path, const char **why)
         return path;
     if (!(home = home_of(path, &rest, why)))
         return NULL;
-    const char *made = make("", 0, home, rest);
+    const char *made = make_path("", 0, home, rest);
     *why = "out of memory";
     return made;
 }
@@ -86,7 +86,7 @@ const char *kn_app_expand_url(const char *url, const char **why)
                 return NULL;
             size_t n = (size_t)(path - url);
             *why = "out of memory";
-            if (!(url = make(url, n, home, rest)))
+            if (!(url = make_path(url, n, home, rest)))
                 return NULL;
             path = url + n;
         }
