@@ -74,6 +74,6 @@ bool kni_peer_due(struct kni_peer *peer)
 void kni_peer_send_ahead(struct kni_peer *peer)
 {
     if (peer->alone && peer->n_ahead + 1 < sizeof KNI_PEER_AHEAD &&
-        send(peer->socket, KNI_PEER_AHEAD + peer->n_ahead, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1)
+        send(peer->socket, &KNI_PEER_AHEAD[peer->n_ahead], 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1)
         peer->n_ahead++; /* a failure is seen by the next poll */
 }
