@@ -303,7 +303,8 @@ static enum kn_status read_unit(struct kn_video_decoder *d, const uint8_t *unit,
     return KN_OK;
 }
 
-static enum kn_status take_unit(struct kn_video_decoder *d, const uint8_t *unit, size_t n_bytes, struct kn_err *err)
+/* last: nothing follows, so that a picture that has been cut is known before any of it is decoded. */
+static enum kn_status take_unit(struct kn_video_decoder *d, const uint8_t *unit, size_t n_bytes, bool last, struct kn_err *err)
 {
     struct kni_hevc_claims claims;
     const char *why = kni_hevc_read_claims(unit, n_bytes, &claims);
@@ -314,6 +315,8 @@ static enum kn_status take_unit(struct kn_video_decoder *d, const uint8_t *unit,
         s = kni_err_set(err, KN_E_FORMAT, "no stream that can be decoded here: it %s", why);
     if (s == KN_OK)
         s = read_unit(d, unit, n_bytes, err);
+    if (s == KN_OK && last && d->reader)
+        s = kni_hevc_reader_end(d->reader, NULL, err);
     d->n_bytes += n_bytes;
     d->unit_end[d->n_fed++ % N_ENDS] = d->n_bytes;
     return s == KN_OK ? kni_hevc_decode_unit(&d->decoder, unit, n_bytes, hand_out, d, err) : s;
@@ -401,11 +404,13 @@ static enum kn_status decode_units(struct kn_video_decoder *d, bool last, struct
 {
     enum kn_status s = KN_OK;
     size_t at = 0;
+    bool ended = false;
     while (s == KN_OK && at < d->n_kept) {
         size_t end = kni_hevc_unit_end(d->kept, d->n_kept, at);
         if (end == d->n_kept && !last)
             break;
-        s = take_unit(d, d->kept + at, end - at, err);
+        ended = last && end == d->n_kept;
+        s = take_unit(d, d->kept + at, end - at, ended, err);
         at = end;
     }
     if (at) {
@@ -414,7 +419,7 @@ static enum kn_status decode_units(struct kn_video_decoder *d, bool last, struct
     }
     if (s == KN_OK && d->n_kept > MAX_UNIT)
         s = kni_err_set(err, KN_E_FORMAT, "picture %llu does not end within %u bytes", (unsigned long long)d->n_pictures, MAX_UNIT);
-    if (s == KN_OK && last && d->reader)
+    if (s == KN_OK && last && !ended && d->reader) /* the last bytes were given before they were known to be the last */
         s = kni_hevc_reader_end(d->reader, NULL, err);
     if (s == KN_OK && last)
         s = end_stream(d, err);

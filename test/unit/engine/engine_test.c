@@ -516,7 +516,8 @@ static void test_store_full(void **state)
     struct kn_answer a;
     kn_bed_path(dir, "full");
     snprintf(url, sizeof url, "lmdb:%s", dir);
-    struct kn_engine *e = engine_open(&(struct kn_engine_opts){.store_url = url, .chunk_tokens = 64, .store_max_bytes = 1000}); /* no chunk is that small */
+    struct kn_engine *e = engine_open(&(struct kn_engine_opts){.store_url = url, .chunk_tokens = 64, .store_max_bytes = 1000, /* no chunk is that small */
+                                                                .pool_bytes = 2048 * kn_model_info(model)->kv_bytes_per_token}); /* no publish is taken back for room */
     n_warnings = 0;
     kn_log_set(count_warnings, NULL, KN_LOG_LEVEL_WARN);
     for (uint64_t i = 0; i < 3; i++) {
