@@ -1,9 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kinema bench: finds the benchmark and hands it the rest of the arguments. */
+/* kinema bench: finds the benchmark and hands it the rest of the arguments; and what its benchmarks share. */
 #include "bench.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double kn_bench_median(const double *values, size_t n)
+{
+    double sorted[KN_BENCH_MAX_REPEAT];
+    memcpy(sorted, values, n * sizeof *values);
+    qsort(sorted, n, sizeof *sorted, compare);
+    return n ? sorted[n / 2] : 0;
+}
 
 static void help(FILE *out)
 {

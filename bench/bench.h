@@ -19,6 +19,11 @@ int kn_bench_codec(int argc, char **argv);
 /* kinema bench serve. */
 int kn_bench_serve(int argc, char **argv);
 
+#define KN_BENCH_MAX_REPEAT 99
+
+/* The middle one of n values, at most KN_BENCH_MAX_REPEAT; 0 of none. */
+double kn_bench_median(const double *values, size_t n);
+
 /* What it was asked for. */
 struct kn_bench_codec_args {
     const char *model, *profile, *text, *only;

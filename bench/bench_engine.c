@@ -27,12 +27,12 @@
 #include "peer.h"
 #include "work.h"
 
-enum { MAX_ROWS = 32, MAX_REPEAT = 99, N_MODES = 2, WARM_TOKENS = 64 };
+enum { MAX_ROWS = 32, N_MODES = 2, WARM_TOKENS = 64 };
 #define SLOWER 0.85
 
 /* Speeds that one side showed in a group, tokens per second. */
 struct runs {
-    double prefill[MAX_REPEAT], decode[MAX_REPEAT];
+    double prefill[KN_BENCH_MAX_REPEAT], decode[KN_BENCH_MAX_REPEAT];
     uint32_t n_prefill, n_decode;
     uint64_t resident, peak; /* bytes; 0: not measured */
 };
@@ -131,8 +131,8 @@ static int parse(struct bench *b, int argc, char **argv)
                 return kn_app_usage_error("bench", "--decode takes 1 to 4096 tokens, not \"%s\"", optarg);
             break;
         case 'r':
-            if (!kn_app_parse_u32(optarg, 1, MAX_REPEAT, &b->repeat) || b->repeat % 2 == 0)
-                return kn_app_usage_error("bench", "--repeat takes an odd number up to %d, not \"%s\"", MAX_REPEAT, optarg);
+            if (!kn_app_parse_u32(optarg, 1, KN_BENCH_MAX_REPEAT, &b->repeat) || b->repeat % 2 == 0)
+                return kn_app_usage_error("bench", "--repeat takes an odd number up to %d, not \"%s\"", KN_BENCH_MAX_REPEAT, optarg);
             break;
         case 'c':
             if (!kn_app_parse_u32(optarg, 1, 8192, &b->chunk))
@@ -353,23 +353,9 @@ static void make_groups(struct bench *b)
 
 /* ---- results */
 
-static int compare_double(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *values, size_t n)
-{
-    double sorted[MAX_REPEAT];
-    memcpy(sorted, values, n * sizeof *values);
-    qsort(sorted, n, sizeof *sorted, compare_double);
-    return n ? sorted[n / 2] : 0;
-}
-
 static double value(const struct runs *r, enum kn_work_kind kind)
 {
-    return kind == KN_WORK_KIND_RESIDENT ? (double)r->resident : kind == KN_WORK_KIND_PREFILL ? median(r->prefill, r->n_prefill) : median(r->decode, r->n_decode);
+    return kind == KN_WORK_KIND_RESIDENT ? (double)r->resident : kind == KN_WORK_KIND_PREFILL ? kn_bench_median(r->prefill, r->n_prefill) : kn_bench_median(r->decode, r->n_decode);
 }
 
 static json_t *list(const struct runs *r, enum kn_work_kind kind)

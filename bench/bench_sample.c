@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ROUNDS = 99 };
+#include "bench.h"
 
 static const struct setting {
     const char *name;
@@ -28,21 +28,7 @@ static const struct setting {
 };
 #define N_SETTINGS (sizeof settings / sizeof *settings)
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *values, uint32_t n)
-{
-    double sorted[MAX_ROUNDS];
-    memcpy(sorted, values, n * sizeof *values);
-    qsort(sorted, n, sizeof *sorted, compare);
-    return sorted[n / 2];
-}
-
-static bool measure_round(struct kn_ours *ours, uint32_t round, double speeds[N_SETTINGS][MAX_ROUNDS])
+static bool measure_round(struct kn_ours *ours, uint32_t round, double speeds[N_SETTINGS][KN_BENCH_MAX_REPEAT])
 {
     double seconds;
     for (size_t i = 0; i < N_SETTINGS; i++) {
@@ -58,10 +44,10 @@ static bool measure_round(struct kn_ours *ours, uint32_t round, double speeds[N_
 json_t *kn_sampled_measure(const struct kn_work *work, const struct kn_ours_opts *opts, uint32_t repeat)
 {
     struct kn_ours ours = {0};
-    double (*speeds)[MAX_ROUNDS] = calloc(N_SETTINGS, sizeof *speeds), ratios[MAX_ROUNDS], seconds, warm;
+    double (*speeds)[KN_BENCH_MAX_REPEAT] = calloc(N_SETTINGS, sizeof *speeds), ratios[KN_BENCH_MAX_REPEAT], seconds, warm;
     char name[KN_WORK_NAME_BYTES];
     json_t *out = NULL, *list;
-    bool ok = speeds && repeat <= MAX_ROUNDS && kn_ours_open(&ours, opts) && kn_ours_round(&ours, &seconds, &warm);
+    bool ok = speeds && repeat <= KN_BENCH_MAX_REPEAT && kn_ours_open(&ours, opts) && kn_ours_round(&ours, &seconds, &warm);
     kn_work_name(work, name);
     for (uint32_t r = 0; ok && r < repeat; r++) {
         fprintf(stderr, "bench: %s, round %" PRIu32 " of %" PRIu32 ": %zu settings of the sampler\n", name, r + 1, repeat, N_SETTINGS);
@@ -76,8 +62,8 @@ json_t *kn_sampled_measure(const struct kn_work *work, const struct kn_ours_opts
                 ratios[r] = speeds[0][r] > 0 ? speeds[i][r] / speeds[0][r] : 0;
                 json_array_append_new(runs, json_real(speeds[i][r]));
             }
-            json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:o}", "name", settings[i].name, "ours", median(speeds[i], repeat), "to_greedy",
-                                                  median(ratios, repeat), "ours_runs", runs));
+            json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:o}", "name", settings[i].name, "ours", kn_bench_median(speeds[i], repeat), "to_greedy",
+                                                  kn_bench_median(ratios, repeat), "ours_runs", runs));
         }
     }
     kn_ours_close(&ours);

@@ -45,9 +45,9 @@ static enum kn_status check_opts(const struct kn_engine_opts *o, const struct kn
                            KN_PRESET_EXACT, KN_PRESET_TILES, KN_PRESET_FINE, KN_PRESET_MEDIUM, KN_PRESET_SMALL);
     if ((unsigned)o->backend > KN_BACKEND_HEVC)
         return kni_err_set(err, KN_E_ARG, "backend %d is unknown: use rans (%d) or hevc (%d)", (int)o->backend, KN_BACKEND_RANS, KN_BACKEND_HEVC);
-    if ((unsigned)o->kv_quality >= KN_KV_QUALITY_COUNT)
-        return kni_err_set(err, KN_E_ARG, "kv_quality is %d: use exact (%d) to any (%d), or 0 for what the preset gives", (int)o->kv_quality,
-                           KN_KV_QUALITY_EXACT, KN_KV_QUALITY_ANY);
+    enum kn_status status = kni_engine_check_quality(o->kv_quality, "preset gives", err);
+    if (status)
+        return status;
     if (o->chunk_tokens % KNI_BLOCK_TOKENS)
         return kni_err_set(err, KN_E_ARG, "chunk_tokens is %u: use a multiple of %u", o->chunk_tokens, KNI_BLOCK_TOKENS);
     if (o->max_running > MAX_RUNNING)

@@ -45,8 +45,8 @@ struct kn_request {
 /* The scheduler's kni_sched_take_fn; user is the engine. */
 enum kn_stop_reason kni_request_take(void *user, struct kni_job *job, int32_t token);
 /* What is wrong with tokens that are to be run, if anything: KN_E_ARG, KN_E_CONTEXT. what: "prompt". */
-/* KN_E_ARG when it is no quality; DEFAULT is one. */
-enum kn_status kni_engine_check_quality(enum kn_kv_quality quality, struct kn_err *err);
+/* KN_E_ARG when it is no quality; DEFAULT is one. gives: whose quality that is, for the sentence. */
+enum kn_status kni_engine_check_quality(enum kn_kv_quality quality, const char *gives, struct kn_err *err);
 enum kn_status kni_engine_check_tokens(const struct kn_engine *engine, const char *what, const int32_t *tokens, size_t n_tokens, struct kn_err *err);
 /* Takes the request out of its engine, which is about to close: what was generated can still be read. */
 void kni_request_detach(struct kn_request *request);

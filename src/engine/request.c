@@ -30,11 +30,11 @@ enum kn_status kni_engine_check_tokens(const struct kn_engine *e, const char *wh
     return KN_OK;
 }
 
-enum kn_status kni_engine_check_quality(enum kn_kv_quality quality, struct kn_err *err)
+enum kn_status kni_engine_check_quality(enum kn_kv_quality quality, const char *gives, struct kn_err *err)
 {
     if ((unsigned)quality >= KN_KV_QUALITY_COUNT)
-        return kni_err_set(err, KN_E_ARG, "kv_quality is %d: use exact (%d) to any (%d), or 0 for what the engine takes", (int)quality,
-                           KN_KV_QUALITY_EXACT, KN_KV_QUALITY_ANY);
+        return kni_err_set(err, KN_E_ARG, "kv_quality is %d: use exact (%d) to any (%d), or 0 for what the %s", (int)quality,
+                           KN_KV_QUALITY_EXACT, KN_KV_QUALITY_ANY, gives);
     return KN_OK;
 }
 
@@ -81,7 +81,7 @@ enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, c
     if (!e || !opts || opts->size < sizeof opts->size)
         return kni_err_set(err, KN_E_ARG, "kn_request_submit needs an engine, and options whose size field is set to sizeof(struct kn_request_opts)");
     memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
-    if ((status = kni_engine_check_tokens(e, "prompt", o.tokens, o.n_tokens, err)) || (status = kni_engine_check_quality(o.kv_quality, err)) ||
+    if ((status = kni_engine_check_tokens(e, "prompt", o.tokens, o.n_tokens, err)) || (status = kni_engine_check_quality(o.kv_quality, "engine takes", err)) ||
         (status = kn_model_check(e->model, err)))
         return status;
     if ((status = check_description(&o, err)))

@@ -47,7 +47,7 @@ enum kn_status kn_engine_score(struct kn_engine *e, const struct kn_score_opts *
     memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
     if ((status = kni_engine_check_tokens(e, "text to score", o.tokens, o.n_tokens, err)))
         return status;
-    if ((status = kni_engine_check_quality(o.kv_quality, err)) || (status = kn_model_check(e->model, err)))
+    if ((status = kni_engine_check_quality(o.kv_quality, "engine takes", err)) || (status = kn_model_check(e->model, err)))
         return status;
     if (!o.on_row || o.first >= o.n_tokens)
         return kni_err_set(err, KN_E_ARG, "kn_engine_score needs an on_row, and first (%zu) below the number of tokens (%zu)", o.first, o.n_tokens);

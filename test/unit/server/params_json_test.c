@@ -18,12 +18,11 @@
 #include "base/alloc.h"
 #include "server/params.h"
 #include "server/params_json.h"
-#include "support/open_tiny.h"
+#include "support/params_bed.h"
 
 #define CHAT KNI_PARAMS_ROUTE_CHAT
 #define BODY_BYTES 840000u
 
-static struct kn_model *model;
 static _Atomic uint64_t held, held_most; /* by jansson, with the allocator's overhead */
 
 static void *count_alloc(size_t n)
@@ -306,20 +305,6 @@ static void too_much(void **state)
     }
     free(body);
     assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_REQUEST).current_bytes, 0);
-}
-
-static int open_model(void **state)
-{
-    (void)state;
-    model = kn_open_tiny(&(struct kn_tiny_opts){.n_layer = 1, .n_ctx = 512});
-    return model ? 0 : -1;
-}
-
-static int close_model(void **state)
-{
-    (void)state;
-    kn_model_close(&model);
-    return 0;
 }
 
 #define T(test) cmocka_unit_test_setup_teardown(test, begin_counting, end_counting)

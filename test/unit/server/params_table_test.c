@@ -17,12 +17,11 @@
 #include "base/buf.h"
 #include "server/params.h"
 #include "server/params_table.h"
-#include "support/open_tiny.h"
+#include "support/params_bed.h"
 
 #define BEGIN "<!-- fields: begin (params_table_test --print) -->\n"
 #define END "<!-- fields: end -->\n"
 
-static struct kn_model *model;
 static const struct kni_params_limits limits = {.n_ctx = 128, .max_choices = 8, .model_name = "tiny"};
 
 /* Values to try, and what of struct kni_field takes them. */
@@ -35,20 +34,6 @@ static const struct { const char *literal; unsigned flag; const char *text; } va
     {"\"\"", KNI_NEUTRAL_TEXT, NULL}, {"[]", KNI_NEUTRAL_LIST, NULL}, {"{}", KNI_NEUTRAL_OBJECT, NULL}, {"[1]", 0, NULL},
     {"[\"x\"]", 0, NULL},  {"{\"a\":1}", 0, NULL},           {"[[]]", 0, NULL},                  {"{\"type\":\"json_object\"}", 0, NULL},
 };
-
-static int open_model(void **state)
-{
-    (void)state;
-    model = kn_open_tiny(&(struct kn_tiny_opts){.n_layer = 1, .n_ctx = 512});
-    return model ? 0 : -1;
-}
-
-static int close_model(void **state)
-{
-    (void)state;
-    kn_model_close(&model);
-    return 0;
-}
 
 static bool starts(const char *text, const char *with)
 {

@@ -11,24 +11,9 @@
 
 #include "base/alloc.h"
 #include "server/params.h"
-#include "support/open_tiny.h"
+#include "support/params_bed.h"
 
-static struct kn_model *model;
 static const struct kni_params_limits limits = {.n_ctx = 128, .max_choices = 8, .model_name = "tiny"};
-
-static int open_model(void **state)
-{
-    (void)state;
-    model = kn_open_tiny(&(struct kn_tiny_opts){.n_layer = 1, .n_ctx = 512});
-    return model ? 0 : -1;
-}
-
-static int close_model(void **state)
-{
-    (void)state;
-    kn_model_close(&model);
-    return 0;
-}
 
 #define HI "\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]"
 
