@@ -16,7 +16,8 @@ struct args { const char *file; uint32_t band_rows, picture; bool one_picture, j
 static const char help_text[] =
     "usage: kinema codec inspect FILE [options]\n\n"
     "  Where the bits of lossless HEVC go: headers and tools, pictures and slices with their sizes, bits of each class of syntax\n"
-    "  elements, and of each band of rows. FILE is an Annex B stream (.h265) or a chunk as stores hold it; - is standard input.\n"
+    "  elements, and of each band of rows; and whether the stream keeps to the level that it declares. FILE is an Annex B stream\n"
+    "  (.h265) or a chunk as stores hold it; - is standard input.\n"
     "  Bits are what an ideal arithmetic coder would spend; they come within some tenths of a percent of the bytes.\n\n"
     "      --rows N         rows of a band, a multiple of 4 (16)\n"
     "      --picture N      bits of this picture only, counted from 0 (all pictures together)\n"
@@ -75,8 +76,8 @@ static void print_begin(const struct telling *t, const struct kn_hevc_stream *s)
         printf("%s %" PRIu32 "\n", s->section, s->index);
     else
         printf("%s\n", t->args->file);
-    printf("pictures  %" PRIu32 " x %" PRIu32 ", 8-bit 4:4:4, shown %" PRIu32 " x %" PRIu32 "; profile %" PRIu32 ", level %.1f\n", p->width,
-           p->height, p->width - p->window_right, p->height - p->window_bottom, p->profile_idc, p->level_idc / 30.0);
+    printf("pictures  %" PRIu32 " x %" PRIu32 ", 8-bit 4:4:4, shown %" PRIu32 " x %" PRIu32 "; profile %" PRIu32 ", level %.1f, %s tier\n", p->width,
+           p->height, p->width - p->window_right, p->height - p->window_bottom, p->profile_idc, p->level_idc / 30.0, p->high_tier ? "high" : "main");
     printf("blocks    coding tree %" PRIu32 ", coding units from %" PRIu32 ", transforms %" PRIu32 " to %" PRIu32 ", depth %" PRIu32
            " intra, %" PRIu32 " inter\n",
            p->ctu, p->min_cu, p->min_tu, p->max_tu, p->depth_intra, p->depth_inter);
@@ -110,6 +111,9 @@ static json_t *json_begin(const struct telling *t, const struct kn_hevc_stream *
                                "profile_idc", (json_int_t)p->profile_idc, "level_idc", (json_int_t)p->level_idc, "ctu", (json_int_t)p->ctu, "min_cu",
                                (json_int_t)p->min_cu, "min_tu", (json_int_t)p->min_tu, "max_tu", (json_int_t)p->max_tu, "depth_intra",
                                (json_int_t)p->depth_intra, "depth_inter", (json_int_t)p->depth_inter, "tools", names, "flags", on);
+    json_object_set_new(params, "tier", json_string(p->high_tier ? "high" : "main"));
+    json_object_set_new(params, "pcm_min", json_integer((json_int_t)p->pcm_min));
+    json_object_set_new(params, "pcm_max", json_integer((json_int_t)p->pcm_max));
     return json_pack("{s:o, s:o, s:I, s:o}", "file", kn_app_json_text(t->args->file, strlen(t->args->file)), "section",
                      s->section ? json_string(s->section) : json_null(), "index", (json_int_t)s->index, "params", params);
 }
@@ -185,6 +189,33 @@ static double band_samples(const struct telling *t, uint32_t band, uint32_t rows
     return 3.0 * t->params.width * (left < rows ? left : rows) * n_pictures;
 }
 
+/* What the declared level allows, and the picture that comes closest. */
+static void print_limits(const struct kn_hevc_stream *s)
+{
+    printf("\n%-16s %14s %14s %9s\n", "limit", "most", "allowed", "picture");
+    for (uint32_t i = 0; i < KN_HEVC_LIMIT_COUNT; i++) {
+        const struct kn_hevc_limit *l = &s->limits[i];
+        if (l->known)
+            printf("%-16s %14.0f %14.0f %9" PRIu32 "%s\n", kn_hevc_limit_name((enum kn_hevc_limit_kind)i), l->value, l->allowed, l->picture, l->exceeded ? "  BEYOND" : "");
+        else
+            printf("%-16s %14s %14s\n", kn_hevc_limit_name((enum kn_hevc_limit_kind)i), "", "unknown level");
+    }
+    if (s->pictures_s > 0)
+        printf("the level allows %.1f pictures a second; coding units that are PCM: %" PRIu32 "\n", s->pictures_s, s->n_pcm);
+}
+
+static json_t *json_limits(const struct kn_hevc_stream *s)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < KN_HEVC_LIMIT_COUNT; i++) {
+        const struct kn_hevc_limit *l = &s->limits[i];
+        json_array_append_new(list, json_pack("{s:s, s:o, s:o, s:I, s:b}", "name", kn_hevc_limit_name((enum kn_hevc_limit_kind)i), "most",
+                                              l->known ? json_real(l->value) : json_null(), "allowed", l->known ? json_real(l->allowed) : json_null(), "picture",
+                                              (json_int_t)l->picture, "exceeded", (int)l->exceeded));
+    }
+    return list;
+}
+
 static void print_totals(const struct telling *t, const struct kn_hevc_counts *c, const struct kn_hevc_counts *bands, uint32_t n_bands, uint32_t rows,
                          uint32_t n_pictures)
 {
@@ -232,6 +263,9 @@ static void json_totals(struct telling *t, const struct kn_hevc_stream *s, const
                                               json_elements(&bands[i])));
     json_object_set_new(t->object, "hash", s->hash ? json_pack("{s:s, s:I, s:I}", "kind", s->hash, "pictures", (json_int_t)s->n_hashed, "matching",
                                                                (json_int_t)s->n_hash_checked) : json_null());
+    json_object_set_new(t->object, "limits", json_limits(s));
+    json_object_set_new(t->object, "pictures_per_second", s->pictures_s > 0 ? json_real(s->pictures_s) : json_null());
+    json_object_set_new(t->object, "units_pcm", json_integer((json_int_t)s->n_pcm));
     json_object_set_new(t->object, "bytes", json_integer((json_int_t)s->n_bytes));
     json_object_set_new(t->object, "samples", json_integer((json_int_t)(3 * (uint64_t)t->params.width * t->params.height * n_pictures)));
     json_object_set_new(t->object, "pictures", t->pictures);
@@ -268,6 +302,7 @@ static void on_end(void *user, const struct kn_hevc_stream *s)
             printf("hash      none: not checked\n");
         else if (!s->section)
             printf("hash      %s of %" PRIu32 " of %" PRIu32 " pictures, %" PRIu32 " rebuilt and matching\n", s->hash, s->n_hashed, s->n_pictures, s->n_hash_checked);
+        print_limits(s);
         print_totals(t, c, bands, s->n_bands, s->band_rows, n_pictures);
         return;
     }

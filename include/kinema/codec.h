@@ -235,10 +235,14 @@ struct kn_hevc_counts {
 struct kn_hevc_params {
     uint32_t width, height;               /* as coded, before the window */
     uint32_t window_right, window_bottom; /* cut off for output */
-    uint32_t profile_idc, level_idc;
+    uint32_t profile_idc, level_idc;      /* level_idc: 30 times the level */
+    bool high_tier;
+    uint32_t max_bits;                    /* of a sample in the profile, by its constraint flags: 8, 10, 12, or 16 where none is set */
+    bool lower_bit_rate;                  /* general_lower_bit_rate_constraint_flag */
     uint32_t ctu, min_cu, min_tu, max_tu;
     uint32_t depth_inter, depth_intra;    /* max_transform_hierarchy_depth */
     uint32_t tools;                       /* range extension: 1 transform_skip_context, 2 implicit_rdpcm, 4 explicit_rdpcm, 8 persistent_rice */
+    uint32_t pcm_min, pcm_max;            /* sizes of units that may be PCM; 0: none may */
     bool amp, sao, deblocking, strong_intra_smoothing, temporal_mvp, sign_hiding, weighted_pred, wavefront, cu_qp_delta, constrained_intra;
 };
 
@@ -250,6 +254,7 @@ struct kn_hevc_slice {
     int32_t qp;
     uint32_t n_refs;
     uint64_t n_bytes, header_bytes; /* of the NAL unit with its start code; of which before the slice's data, emulation prevention left out */
+    uint64_t n_escapes, n_filler;   /* of which emulation prevention, and cabac_zero_words without it */
     struct kn_hevc_counts counts;
 };
 
@@ -262,6 +267,24 @@ struct kn_hevc_picture {
     uint32_t n_bands, band_rows;
 };
 
+/* What a stream's level, tier and profile allow. */
+enum kn_hevc_limit_kind {
+    KN_HEVC_LIMIT_SAMPLES = 0, /* of a plane, as coded */
+    KN_HEVC_LIMIT_SIDE,        /* the longer side, samples */
+    KN_HEVC_LIMIT_CTU,         /* the coding tree unit's size, samples: at least this */
+    KN_HEVC_LIMIT_SLICES,      /* slice segments of a picture */
+    KN_HEVC_LIMIT_SLICE_BYTES, /* all slices of a picture: what the coded picture buffer holds */
+    KN_HEVC_LIMIT_UNIT_BYTES,  /* the same with parameter sets and SEI */
+    KN_HEVC_LIMIT_FIRST_BYTES, /* the first access unit: the least compression that is asked for */
+    KN_HEVC_LIMIT_CTU_BITS,    /* a coding tree unit: 5/3 of its samples */
+    KN_HEVC_LIMIT_BINS,        /* of a picture, for its bytes (cabac_zero_words) */
+    KN_HEVC_LIMIT_COUNT
+};
+/* "slices", "bins": static text. */
+KN_API const char *kn_hevc_limit_name(enum kn_hevc_limit_kind kind);
+/* picture: where it is closest to what is allowed, or furthest beyond; 0 for what all have. known false: the level is none of H.265's at this tier. */
+struct kn_hevc_limit { double value, allowed; uint32_t picture; bool known, exceeded; };
+
 /* One stream: a whole Annex B file, or a section of a chunk. */
 struct kn_hevc_stream {
     const char *section; /* "spectral-video", "tiles-video", or NULL: a file of its own */
@@ -273,6 +296,9 @@ struct kn_hevc_stream {
     const struct kn_hevc_counts *bands; /* of all pictures; borrowed for the call */
     uint32_t n_bands, band_rows;
     const char *hash;                   /* of pictures, "md5", "crc" or "checksum"; NULL: the stream has none */
+    struct kn_hevc_limit limits[KN_HEVC_LIMIT_COUNT];
+    double pictures_s;                  /* that may be played in a second by its level, 300 at most; 0: not known */
+    uint32_t n_pcm;                     /* coding units that are PCM */
     uint32_t n_hashed, n_hash_checked;  /* pictures with one; those that were rebuilt and match it. One that does not is KN_E_FORMAT */
 };
 

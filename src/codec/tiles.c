@@ -11,6 +11,7 @@
 #include "base/cpu.h"
 #include "base/half.h"
 #include "codec/hevc/hevc_decode.h"
+#include "codec/hevc/hevc_lossless.h"
 
 static uint32_t pad_side(uint32_t n)
 {
@@ -88,9 +89,9 @@ enum kn_status kni_tiles_choose_cols(const struct kni_chunk_meta *meta, const st
     *out = (struct kni_tiling){.levels = levels, .tokens_per_picture = per_picture, .tile_height = height, .head_cols = head_cols,
                                .grid_cols = choose_grid(per_picture, head_cols * head_w, head_rows * height)};
     struct kni_tiles_geometry g;
-    if (kni_tiles_geometry_make(meta, out, &g, NULL) != KN_OK)
-        return kni_err_set(err, KN_E_ARG, "tiles: %u tokens a picture of tile height %u make a picture larger than %u x %u; use fewer",
-                           per_picture, height, KNI_HEVC_MAX_SIDE, KNI_HEVC_MAX_SIDE);
+    if (kni_tiles_geometry_make(meta, out, &g, NULL) != KN_OK || kni_hevc_lossless_check_size(g.width, g.height, NULL) != KN_OK)
+        return kni_err_set(err, KN_E_ARG, "tiles: %u tokens a picture of tile height %u make a picture larger than %u x %u or %u samples a plane; use fewer", per_picture, height,
+                           KNI_HEVC_MAX_SIDE, KNI_HEVC_MAX_SIDE, KNI_HEVC_LOSSLESS_MAX_SAMPLES);
     return KN_OK;
 }
 

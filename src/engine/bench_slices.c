@@ -12,7 +12,6 @@
 #include "base/alloc.h"
 #include "base/le.h"
 
-#define HEADERS_BYTES 256u
 
 struct kni_slices {
     const struct kni_film *film;
@@ -131,7 +130,7 @@ enum kn_status kni_slices_code(struct kni_slices *x, uint32_t stream, struct kni
 {
     const struct kni_film *f = x->film;
     x->coder = x->coders[f->row_scale ? stream / f->n_chunks : 0];
-    size_t table = 4 + 4 * (size_t)f->n_pictures, n = table, bound = kni_hevc_lossless_unit_bound(x->coder) + HEADERS_BYTES;
+    size_t table = 4 + 4 * (size_t)f->n_pictures, n = table, bound = kni_hevc_lossless_unit_bound(x->coder) + KNI_HEVC_LOSSLESS_HEADERS;
     uint8_t *room = kni_container_writer_reserve(w, table + f->n_pictures * bound);
     if (!room)
         return kni_err_set(err, KN_E_NOMEM, "no memory for a stream of %u pictures", f->n_pictures);

@@ -13,6 +13,9 @@
 static const char *const element_names[KN_HEVC_ELEMENT_COUNT] = {"split", "skip", "mode", "intra", "motion", "cbf", "rdpcm", "last", "sub-block",
                                                                  "sig", "greater1", "greater2", "sign", "remaining", "other"};
 
+static const char *const limit_names[KN_HEVC_LIMIT_COUNT] = {"samples", "side", "coding tree", "slices", "slice bytes", "unit bytes", "first unit bytes", "coding tree bits",
+                                                             "bins"};
+
 /* One stream while it is read. */
 struct look {
     const struct kn_hevc_inspect_opts *opts;
@@ -23,6 +26,11 @@ struct look {
 const char *kn_hevc_element_name(enum kn_hevc_element element)
 {
     return (unsigned)element < KN_HEVC_ELEMENT_COUNT ? element_names[element] : "unknown";
+}
+
+const char *kn_hevc_limit_name(enum kn_hevc_limit_kind kind)
+{
+    return (unsigned)kind < KN_HEVC_LIMIT_COUNT ? limit_names[kind] : "unknown";
 }
 
 static enum kn_status on_params(void *user, const struct kn_hevc_params *params, struct kn_err *err)

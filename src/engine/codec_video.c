@@ -49,10 +49,9 @@ enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct
         return kni_err_set(err, KN_E_ARG, "kn_video_encoder_open needs options whose size field is set to sizeof(struct kn_video_encode_opts)");
     struct kn_video_encode_opts o = {0};
     memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
-    if (o.width < KNI_HEVC_LOSSLESS_MIN_SIDE || o.width > KNI_HEVC_LOSSLESS_MAX_SIDE || o.height < KNI_HEVC_LOSSLESS_MIN_SIDE || o.height > KNI_HEVC_LOSSLESS_MAX_SIDE)
-        return kni_err_set(err, KN_E_ARG, "pictures of %u x %u: each side has %u to %u samples", o.width, o.height, KNI_HEVC_LOSSLESS_MIN_SIDE, KNI_HEVC_LOSSLESS_MAX_SIDE);
-    if ((uint64_t)((o.width + 7) / 8 * 8) * ((o.height + 7) / 8 * 8) > KNI_HEVC_LOSSLESS_MAX_SAMPLES)
-        return kni_err_set(err, KN_E_ARG, "pictures of %u x %u: the highest level of HEVC, 6.2, ends at %u samples a plane", o.width, o.height, KNI_HEVC_LOSSLESS_MAX_SAMPLES);
+    enum kn_status s = kni_hevc_lossless_check_size(o.width, o.height, err);
+    if (s != KN_OK)
+        return s;
     if ((unsigned)o.content > KN_VIDEO_CONTENT_TILES)
         return kni_err_set(err, KN_E_ARG, "unknown content %d; use noise (%d) or tiles (%d)", (int)o.content, KN_VIDEO_CONTENT_NOISE, KN_VIDEO_CONTENT_TILES);
     if ((unsigned)o.hash > KN_VIDEO_HASH_NONE)
@@ -68,7 +67,7 @@ enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct
     if (!e)
         return kni_err_set(err, KN_E_NOMEM, "no memory for a video encoder");
     e->opts = o;
-    enum kn_status s = kni_hevc_encoder_open(&e->encoder, &o.hevc, (enum kni_hevc_content)o.content, err);
+    s = kni_hevc_encoder_open(&e->encoder, &o.hevc, (enum kni_hevc_content)o.content, err);
     if (s == KN_OK)
         s = kni_hevc_encode_begin(e->encoder, o.width, o.height, 0, NULL, err);
     struct kni_hevc_expect expect = {.width = o.width, .height = o.height, .tools = kni_hevc_encoder_tools(&o.hevc), .hashes = true};

@@ -75,13 +75,22 @@ expect 0 "not checked: no hashes" "$bin" codec decode -o "$work/hash.yuv" "$work
 expect 0 "hash      none: not checked" "$bin" codec inspect "$work/hash.h265"
 expect 2 "md5, crc, checksum or none" "$bin" codec encode --size ${w}x$h --hash sha1 "$raw"
 
-# ---- levels: for the slices, too; and none beyond the last
+# ---- levels: for the slices, too, and for the loudest pictures of the size; and none beyond the last
 head -c $((3 * 144 * 2048)) /dev/zero >"$work/tall.yuv"
-for pair in 30:90 40:93 64:120; do
+for pair in 40:93 64:120; do
   "$bin" codec encode --size 144x2048 --hevc-slices ${pair%:*} -o "$work/tall.h265" "$work/tall.yuv" 2>/dev/null || fail "${pair%:*} slices"
   "$bin" codec inspect --json "$work/tall.h265" >"$work/tall.json" || fail "inspect ${pair%:*} slices"
   [ "$(json "$work/tall.json" 'o["params"]["level_idc"]')" = ${pair#*:} ] || fail "${pair%:*} slices: level $(json "$work/tall.json" 'o["params"]["level_idc"]')"
+  [ "$(json "$work/tall.json" '[l["name"] for l in o["limits"] if l["exceeded"] or l["allowed"] is None]')" = "[]" ] || fail "${pair%:*} slices: beyond a limit"
+  [ "$(json "$work/tall.json" 'o["limits"][3]["most"]')" = "${pair%:*}.0" ] || fail "${pair%:*} slices: not what limits say"
 done
+"$bin" codec inspect "$work/tall.h265" >"$work/tall.txt"
+grep -q "^slices  *64  *75" "$work/tall.txt" || fail "inspect prints no limits"
+head -c $((6 * 64 * 64)) /dev/urandom | LC_ALL=C tr '\000-\177' '\000' | LC_ALL=C tr '\200-\377' '\377' >"$work/loud.yuv" # 0 or 255
+"$bin" codec encode --size 64x64 --hevc-tools basic -o "$work/loud.h265" "$work/loud.yuv" 2>/dev/null || fail "saturated samples"
+"$bin" codec inspect --json "$work/loud.h265" >"$work/loud.json" || fail "inspect PCM"
+[ "$(json "$work/loud.json" 'o["units_pcm"] > 0 and not any(l["exceeded"] for l in o["limits"])')" = true ] || fail "saturated samples with basic tools are no PCM"
+"$bin" codec decode -o "$work/loud2.yuv" "$work/loud.h265" 2>/dev/null && cmp "$work/loud.yuv" "$work/loud2.yuv" || fail "PCM does not come back"
 expect 1 "the highest level of HEVC, 6.2" "$bin" codec encode --size 8192x8192 -o "$work/none" "$raw"
 
 # ---- refused, with a sentence and without a file

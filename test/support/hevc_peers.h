@@ -283,18 +283,32 @@ static inline enum kn_status hevc_reader_picture(void *user, const struct kn_hev
     return r->bad ? KN_E_FORMAT : KN_OK;
 }
 
+/* Limits that no level changes: bits of a coding tree unit, bins of a picture. Levels are declared where streams end (hevc_limits_test). */
+static inline const char *hevc_beyond_limits(const struct kn_hevc_stream *s)
+{
+    static const enum kn_hevc_limit_kind kinds[] = {KN_HEVC_LIMIT_CTU_BITS, KN_HEVC_LIMIT_BINS};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const struct kn_hevc_limit *l = &s->limits[kinds[i]];
+        if (!l->known || l->exceeded)
+            return hevc_wrong("reader: picture %u has %.0f %s, at most %.0f are allowed", l->picture, l->value, kinds[i] == KN_HEVC_LIMIT_BINS ? "bins" : "bits in a coding tree unit",
+                              l->allowed);
+    }
+    return NULL;
+}
+
 static inline const char *hevc_judge_reader(const struct hevc_stream *s, const struct hevc_film *want, uint32_t tools, uint32_t n_slices)
 {
     struct hevc_reader_state state = {.want = want, .tools = tools, .n_slices = n_slices};
     struct kni_hevc_reader_opts opts = {.rebuild = true, .on_params = hevc_reader_params, .on_picture = hevc_reader_picture, .user = &state};
     struct kni_hevc_reader *r;
+    struct kn_hevc_stream stream = {0};
     struct kn_err err = {0};
     size_t at = 0;
     enum kn_status status = kni_hevc_reader_open(&r, &opts, &err);
     for (uint32_t i = 0; i < s->n_units && status == KN_OK; at += s->unit_bytes[i++])
         status = kni_hevc_reader_read(r, s->bytes + at, s->unit_bytes[i], &err);
     if (status == KN_OK)
-        status = kni_hevc_reader_end(r, NULL, &err);
+        status = kni_hevc_reader_end(r, &stream, &err);
     kni_hevc_reader_close(&r);
     if (state.bad)
         return state.bad;
@@ -302,7 +316,7 @@ static inline const char *hevc_judge_reader(const struct hevc_stream *s, const s
         return hevc_wrong("reader: %s", err.text);
     if (!state.has_params || state.n_seen != want->n_pictures)
         return hevc_wrong("reader: %u pictures instead of %u", state.n_seen, want->n_pictures);
-    return NULL;
+    return hevc_beyond_limits(&stream);
 }
 
 #endif

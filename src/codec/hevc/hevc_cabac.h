@@ -27,12 +27,21 @@ struct kni_hevc_cabac {
     uint64_t low;
     uint32_t range;   /* in bits 23 to 31 */
     uint32_t pending; /* below 32 between calls */
+    uint32_t n_bins;  /* coded since the slice began */
     uint8_t *at;
 };
 
 static inline void kni_hevc_cabac_begin(struct kni_hevc_cabac *c, uint8_t *out)
 {
     *c = (struct kni_hevc_cabac){.low = 0, .range = 510u << 23, .pending = 0, .at = out};
+}
+
+/* Begins afresh at out, behind samples that are not coded (PCM). */
+static inline void kni_hevc_cabac_restart(struct kni_hevc_cabac *c, uint8_t *out)
+{
+    const uint32_t n_bins = c->n_bins;
+    kni_hevc_cabac_begin(c, out);
+    c->n_bins = n_bins;
 }
 
 static inline void kni_hevc_cabac_carry(uint8_t *at)
@@ -72,6 +81,7 @@ static inline void kni_hevc_cabac_step(struct kni_hevc_cabac *c, const struct kn
 /* A bin is 6 bits at most, so a few of them fit between looks at what is pending. */
 static inline void kni_hevc_cabac_ops(struct kni_hevc_cabac *c, const struct kni_hevc_coding *states, const uint8_t *ops, const uint8_t *end)
 {
+    c->n_bins += (uint32_t)(end - ops);
     for (; end - ops >= 3; ops += 3) {
         kni_hevc_cabac_step(c, states, ops[0]);
         kni_hevc_cabac_step(c, states, ops[1]);
@@ -86,6 +96,7 @@ static inline void kni_hevc_cabac_ops(struct kni_hevc_cabac *c, const struct kni
 static inline void kni_hevc_cabac_bin(struct kni_hevc_cabac *c, const struct kni_hevc_coding *states, uint8_t *context, uint32_t bin)
 {
     const uint32_t s = *context;
+    c->n_bins++;
     *context = states->next[s][bin];
     kni_hevc_cabac_step(c, states, s ^ bin);
     kni_hevc_cabac_drain(c);
@@ -96,12 +107,14 @@ static inline void kni_hevc_cabac_bypass(struct kni_hevc_cabac *c, uint32_t bins
 {
     c->low = (c->low << n) + (uint64_t)bins * (c->range >> 23);
     c->pending += n;
+    c->n_bins += n;
     kni_hevc_cabac_drain(c);
 }
 
-/* end_of_slice_segment_flag = 0 and the like. */
+/* end_of_slice_segment_flag = 0, pcm_flag = 0. */
 static inline void kni_hevc_cabac_go_on(struct kni_hevc_cabac *c)
 {
+    c->n_bins++;
     c->range -= 2u << 23;
     uint32_t shift = !(c->range >> 31);
     c->range <<= shift;
@@ -110,9 +123,10 @@ static inline void kni_hevc_cabac_go_on(struct kni_hevc_cabac *c)
     kni_hevc_cabac_drain(c);
 }
 
-/* The terminating bin = 1, all that is pending, and the stop bit with its zeros. Returns the end. */
+/* The terminating bin = 1, all that is pending, and the stop bit with its zeros. Returns the end. Of a slice, or of what stands before PCM samples. */
 static inline uint8_t *kni_hevc_cabac_end(struct kni_hevc_cabac *c)
 {
+    c->n_bins++;
     c->low += (c->range >> 23) - 2;
     c->low <<= 7;
     c->pending += 7;

@@ -4,7 +4,10 @@
  *
  *     begin:   own: the encoder is made anew in kept memory         plugin: kept while size stays the same
  *     picture: own: its access unit goes straight behind the last   plugin: its access unit is copied there
- *     end:     [ table ][ payload ] into the container
+ *     end:     own: the level that all units need is declared       [ table ][ payload ] into the container
+ *
+ * A stream without end hands its first unit out before the others are known: there, our own encoder declares the level that the loudest
+ * pictures of their size would need.
  *
  * Our own encoder predicts from the picture before, which is the caller's and gone by then: it is copied here, unless every
  * sample is 128, which is what the spectral layout's first picture is, or no picture follows. Buffers only grow, so that
@@ -18,6 +21,8 @@
 #include "base/alloc.h"
 #include "base/le.h"
 #include "codec/hevc/hevc_plugin_load.h"
+
+#define SEI_BYTES 256u /* that callers of a stream without end may add to its first unit: seal and hash */
 
 struct kni_hevc_encoder {
     const struct kn_hevc_plugin *plugin; /* NULL: our own */
@@ -37,6 +42,7 @@ struct kni_hevc_encoder {
     uint8_t *before; /* the last picture, three planes without padding */
     size_t before_capacity;
     bool before_flat;
+    uint64_t most_bytes; /* of a unit, by the level that a stream without end declared */
 };
 
 static enum kn_hevc_encoder encoder_of(const struct kn_hevc_opts *opts)
@@ -196,6 +202,7 @@ static enum kn_status own_begin(struct kni_hevc_encoder *e, uint32_t width, uint
 {
     if (e->own && e->width == width && e->height == height) { /* tables and contexts stand */
         kni_hevc_lossless_set_rows(e->own, row_scale);
+        kni_hevc_lossless_declare(e->own, 0, 0);
         return KN_OK;
     }
     struct kni_hevc_lossless_opts opts = e->opts;
@@ -235,6 +242,31 @@ static enum kn_status keep_picture(struct kni_hevc_encoder *e, const uint8_t *co
     return s;
 }
 
+/* Declares the level of units of at most unit_bytes, of which the first one has first_bytes, in the parameter sets that lead the payload. */
+static enum kn_status declare(struct kni_hevc_encoder *e, uint64_t unit_bytes, uint64_t first_bytes, struct kn_err *err)
+{
+    uint8_t headers[KNI_HEVC_LOSSLESS_HEADERS];
+    if (!kni_hevc_lossless_declare(e->own, unit_bytes, first_bytes))
+        return kni_err_set(err, KN_E_UNSUPPORTED, "a picture of %u x %u samples takes %llu bytes: no level of HEVC has access units so large", e->width, e->height,
+                           (unsigned long long)unit_bytes);
+    size_t n = kni_hevc_lossless_headers(e->own, headers);
+    memcpy(e->payload, headers, n);
+    return KN_OK;
+}
+
+/* Of a stream without end: its first unit is known and others are to come. */
+static enum kn_status check_endless(struct kni_hevc_encoder *e, size_t n_bytes, struct kn_err *err)
+{
+    if (e->n_units > 1)
+        return n_bytes <= e->most_bytes ? KN_OK
+                                        : kni_err_set(err, KN_E_UNSUPPORTED, "picture %u takes %zu bytes, and the stream has declared a level of HEVC with at most %llu", e->n_units - 1,
+                                                      n_bytes, (unsigned long long)e->most_bytes);
+    e->most_bytes = kni_hevc_lossless_loud_bytes(e->own);
+    if (e->most_bytes < n_bytes)
+        e->most_bytes = n_bytes;
+    return declare(e, e->most_bytes, n_bytes + SEI_BYTES, err);
+}
+
 static enum kn_status own_picture(struct kni_hevc_encoder *e, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err)
 {
     assert(e->own);
@@ -249,8 +281,11 @@ static enum kn_status own_picture(struct kni_hevc_encoder *e, const uint8_t *con
         job.before.stride[k] = e->width;
     }
     enum kn_status s = make_unit_room(e, kni_hevc_lossless_unit_bound(e->own), err);
+    size_t n_bytes = s == KN_OK ? kni_hevc_lossless_unit(e->own, &job, e->payload + e->payload_bytes) : 0;
     if (s == KN_OK)
-        s = keep_unit(e, kni_hevc_lossless_unit(e->own, &job, e->payload + e->payload_bytes), err);
+        s = keep_unit(e, n_bytes, err);
+    if (s == KN_OK && !e->n_pictures)
+        s = check_endless(e, n_bytes, err);
     if (s == KN_OK && e->n_units != e->n_pictures)
         s = keep_picture(e, planes, strides, err);
     return s;
@@ -265,6 +300,9 @@ enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width,
     e->n_units = 0;
     e->payload_bytes = 0;
     e->before_flat = false;
+    enum kn_status s = kni_hevc_lossless_check_size(width, height, err); /* x265 takes more, and declares no level then */
+    if (s != KN_OK)
+        return s;
     if (n_pictures > e->unit_capacity) {
         kni_free(e->unit_bytes);
         e->unit_capacity = 0;
@@ -273,7 +311,7 @@ enum kn_status kni_hevc_encode_begin(struct kni_hevc_encoder *e, uint32_t width,
             return no_memory(err);
         e->unit_capacity = n_pictures;
     }
-    enum kn_status s = e->plugin ? plugin_begin(e, width, height, err) : own_begin(e, width, height, row_scale, err);
+    s = e->plugin ? plugin_begin(e, width, height, err) : own_begin(e, width, height, row_scale, err);
     e->width = width;
     e->height = height;
     return s;
@@ -299,6 +337,14 @@ void kni_hevc_encode_take(struct kni_hevc_encoder *e, const uint8_t **bytes, siz
 enum kn_status kni_hevc_encode_end(struct kni_hevc_encoder *e, struct kni_container_writer *w, struct kn_err *err)
 {
     assert(e->n_pictures && e->n_units == e->n_pictures);
+    uint32_t most_bytes = 0;
+    for (uint32_t i = 0; i < e->n_pictures; i++)
+        most_bytes = e->unit_bytes[i] > most_bytes ? e->unit_bytes[i] : most_bytes;
+    if (e->own) {
+        enum kn_status s = declare(e, most_bytes, e->unit_bytes[0], err);
+        if (s != KN_OK)
+            return s;
+    }
     size_t table = 4 + 4 * (size_t)e->n_pictures;
     uint8_t *room = kni_container_writer_reserve(w, table + e->payload_bytes);
     if (!room)

@@ -101,16 +101,8 @@ static uint8_t *nal_begin(uint8_t *out, uint32_t type)
 
 static void put_profile_tier_level(struct bits *b, const struct kni_hevc_lossless *e)
 {
-    /* Table A.8: the lowest level whose luma picture size and sides fit, and whose pictures may have so many slices. */
-    static const struct { uint32_t idc, samples, slices; } levels[] = {{90, 552960, 30}, {93, 983040, 40}, {120, 2228224, 75}, {153, 8912896, 200}, {183, 35651584, 600}};
-    const uint64_t samples = (uint64_t)e->coded_width * e->coded_height;
-    const uint64_t side = e->coded_width > e->coded_height ? e->coded_width : e->coded_height;
-    uint32_t i = 0;
-    while (i < 4 && (samples > levels[i].samples || side * side > 8ull * levels[i].samples || e->n_slices > levels[i].slices ||
-                     (levels[i].idc == 93 && e->n_slices <= 30))) /* 3.1 for its slices only */
-        i++;
     put(b, 0, 2); /* general_profile_space */
-    put(b, 0, 1); /* general_tier_flag: main */
+    put(b, e->level->high, 1); /* general_tier_flag */
     put(b, 4, 5); /* general_profile_idc: format range extensions */
     put(b, 1u << 27, 32); /* general_profile_compatibility_flag[4] */
     put(b, 9, 4);     /* progressive_source, interlaced_source, non_packed_constraint, frame_only_constraint: 1 0 0 1 */
@@ -118,7 +110,7 @@ static void put_profile_tier_level(struct bits *b, const struct kni_hevc_lossles
     put(b, 0, 32);
     put(b, 0, 2);
     put(b, 0, 1);
-    put(b, levels[i].idc, 8);
+    put(b, e->level->idc, 8);
 }
 
 static void put_sps(struct bits *b, const struct kni_hevc_lossless *e)
@@ -156,7 +148,13 @@ static void put_sps(struct bits *b, const struct kni_hevc_lossless *e)
     put(b, 0, 1); /* scaling_list_enabled_flag */
     put(b, 0, 1); /* amp_enabled_flag */
     put(b, 0, 1); /* sample_adaptive_offset_enabled_flag */
-    put(b, 0, 1); /* pcm_enabled_flag */
+    put(b, e->pcm, 1); /* pcm_enabled_flag */
+    if (e->pcm) {
+        put(b, 0x77, 8); /* pcm_sample_bit_depth_luma_minus1, chroma */
+        put_ue(b, KNI_HEVC_MIN_CU_LOG2 - 3); /* log2_min_pcm_luma_coding_block_size_minus3 */
+        put_ue(b, e->ctb_log2 - KNI_HEVC_MIN_CU_LOG2);
+        put(b, 1, 1); /* pcm_loop_filter_disabled_flag */
+    }
     put_ue(b, 1); /* num_short_term_ref_pic_sets: the picture before */
     put_ue(b, 1); /* num_negative_pics */
     put_ue(b, 0); /* num_positive_pics */
@@ -243,7 +241,7 @@ size_t kni_hevc_lossless_headers(const struct kni_hevc_lossless *e, uint8_t *out
         sets[i].put(&b, e);
         at = payload + kni_hevc_escape(payload, align(&b));
     }
-    assert(at - out <= 256);
+    assert(at - out <= KNI_HEVC_LOSSLESS_HEADERS);
     return (size_t)(at - out);
 }
 

@@ -30,16 +30,34 @@
  * (the most over all sequences of magnitudes, and of first values of rice).
  *
  * What units and blocks of 8 x 8 say besides (larger ones say less a sample): at most 64 bins, 30 of them where blocks end, and 32
- * bypass bins: 116.32 bits. 12 * (34.26 + 16 + 234) + 116.32 = 3,527.4; with 184: 2,927.4.
+ * bypass bins: 116.32 bits. 12 * (34.26 + 16 + 234) + 116.32 = 3,527.4; with 184: 2,927.4. PCM samples are fewer: 1,536 bits and
+ * what ends a unit's bins.
+ *
+ * A coding tree unit may have 5/3 of its samples' bits, 213.3 for 16 samples (A.3.5). Without persistent Rice 16 loud magnitudes exceed
+ * that, and such units become PCM (hevc_slice.inc). With it they do not: a coefficient that is zero or small saves more bits of what is left
+ * of it than flags can cost, so the worst unit has large magnitudes only; its flags are all alike and cost next to nothing a bin once
+ * their contexts have learned that, which takes 14.72 bits of each of at most 80 contexts, 6.2 for 16 samples of a unit of 192 sub-blocks.
+ * 184 + 16 + 6.2 and .4 for flags leave 6.7 of 213.3, or 80 bits a unit of 8 x 8, for what is said besides: at most 32 bypass bins and 33 others
+ * (where blocks end is always the last place), 75.5. The fuzz target and the tests count every unit of every stream.
  */
-#define CELL_BYTES 441u
+#define CELL_BYTES 441u /* of a coding tree unit only until it becomes PCM */
 #define CELL_BYTES_RICE 366u
 #define CONTEXTS_BYTES 288u /* 156 * 14.72 bits */
 
+enum kn_status kni_hevc_lossless_check_size(uint32_t width, uint32_t height, struct kn_err *err)
+{
+    const uint32_t least = KNI_HEVC_LOSSLESS_MIN_SIDE, most = KNI_HEVC_LOSSLESS_MAX_SIDE;
+    if (width < least || width > most || height < least || height > most)
+        return kni_err_set(err, KN_E_ARG, "pictures of %u x %u: each side has %u to %u samples", width, height, least, most);
+    if ((uint64_t)((width + 7) / 8 * 8) * ((height + 7) / 8 * 8) > KNI_HEVC_LOSSLESS_MAX_SAMPLES)
+        return kni_err_set(err, KN_E_ARG, "pictures of %u x %u: the highest level of HEVC, 6.2, ends at %u samples a plane", width, height, KNI_HEVC_LOSSLESS_MAX_SAMPLES);
+    return KN_OK;
+}
+
 static bool in_range(const struct kni_hevc_lossless_opts *o)
 {
-    return (uint64_t)((o->width + 7) / 8 * 8) * ((o->height + 7) / 8 * 8) <= KNI_HEVC_LOSSLESS_MAX_SAMPLES && o->width >= KNI_HEVC_LOSSLESS_MIN_SIDE && o->width <= KNI_HEVC_LOSSLESS_MAX_SIDE && o->height >= KNI_HEVC_LOSSLESS_MIN_SIDE &&
-           o->height <= KNI_HEVC_LOSSLESS_MAX_SIDE && o->tools <= KNI_HEVC_TOOLS_ALL && o->content <= KNI_HEVC_CONTENT_TILES && o->n_slices <= KNI_HEVC_MAX_SLICES;
+    return kni_hevc_lossless_check_size(o->width, o->height, NULL) == KN_OK && o->tools <= KNI_HEVC_TOOLS_ALL && o->content <= KNI_HEVC_CONTENT_TILES &&
+           o->n_slices <= KNI_HEVC_MAX_SLICES;
 }
 
 size_t kni_hevc_lossless_bytes(const struct kni_hevc_lossless_opts *opts)
@@ -129,6 +147,8 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
     e->ctb_rows = (e->coded_height + (1u << CTB_LOG2) - 1) >> CTB_LOG2;
     kni_hevc_lossless_set_rows(e, o->row_scale);
     choose_slices(e, o->n_slices);
+    e->pcm = !(e->tools & KNI_HEVC_TOOL_RICE);
+    kni_hevc_lossless_declare(e, 0, 0);
     e->qp = CONTEXT_QP;
     e->init_type = 1;
     e->n_refs = 1;
@@ -155,6 +175,25 @@ uint32_t kni_hevc_content_tools(uint32_t tools, enum kni_hevc_content content)
     return tools & ~useless;
 }
 
+bool kni_hevc_lossless_declare(struct kni_hevc_lossless *e, uint64_t unit_bytes, uint64_t first_unit_bytes)
+{
+    struct kni_hevc_need need = {e->coded_width, e->coded_height, e->n_slices, unit_bytes, first_unit_bytes};
+    const struct kni_hevc_level *level = kni_hevc_level_choose(&need);
+    if (!level) { /* a large first picture that does not compress to half: no level has it, and it is coded all the same */
+        need.first_unit_bytes = 0;
+        level = kni_hevc_level_choose(&need);
+    }
+    if (level)
+        e->level = level;
+    return level;
+}
+
+uint64_t kni_hevc_lossless_loud_bytes(const struct kni_hevc_lossless *e)
+{
+    const uint64_t n = (uint64_t)e->ctb_cols * e->ctb_rows * kni_hevc_ctu_bits(1u << e->ctb_log2) / 8 + KNI_HEVC_LOSSLESS_HEADERS + e->n_slices * (uint64_t)HEADER_BOUND;
+    return n + n / 64;
+}
+
 uint32_t kni_hevc_lossless_tools(const struct kni_hevc_lossless *e)
 {
     return e->tools;
@@ -168,14 +207,17 @@ uint32_t kni_hevc_lossless_n_slices(const struct kni_hevc_lossless *e)
 size_t kni_hevc_lossless_slice_bound(const struct kni_hevc_lossless *e, uint32_t i)
 {
     const uint32_t end = e->slice_row[i + 1] << e->ctb_log2, rows = (end < e->coded_height ? end : e->coded_height) - (e->slice_row[i] << e->ctb_log2);
-    const size_t cells = (size_t)(e->coded_width / 8) * (rows / 8);
-    const size_t bytes = CONTEXTS_BYTES + cells * (e->tools & KNI_HEVC_TOOL_RICE ? CELL_BYTES_RICE : CELL_BYTES);
+    const size_t cells = (size_t)(e->coded_width / 8) * (rows / 8), n_units = (size_t)e->ctb_cols * (e->slice_row[i + 1] - e->slice_row[i]), unit_cells = 1u << 2 * (e->ctb_log2 - 3);
+    size_t bytes = cells * (e->tools & KNI_HEVC_TOOL_RICE ? CELL_BYTES_RICE : CELL_BYTES), loud = n_units * kni_hevc_ctu_bits(1u << e->ctb_log2) / 8 + unit_cells * CELL_BYTES;
+    if (e->pcm && bytes > loud)
+        bytes = loud; /* units that do not become PCM, and one that is about to */
+    bytes += CONTEXTS_BYTES;
     return HEADER_BOUND + bytes + bytes / 2; /* emulation prevention: at most a byte more after two */
 }
 
 size_t kni_hevc_lossless_unit_bound(const struct kni_hevc_lossless *e)
 {
-    size_t n = 256;
+    size_t n = KNI_HEVC_LOSSLESS_HEADERS;
     for (uint32_t i = 0; i < e->n_slices; i++)
         n += kni_hevc_lossless_slice_bound(e, i);
     return n;

@@ -67,6 +67,8 @@ struct kni_hevc_job {
     bool before_flat;                    /* every sample of it is 128: before's planes may be NULL */
 };
 
+/* KN_E_ARG where a side or the picture is larger than any level of HEVC has it, or a side too small. */
+enum kn_status kni_hevc_lossless_check_size(uint32_t width, uint32_t height, struct kn_err *err);
 /* Bytes of memory that an encoder of opts needs, aligned to 64; 0 when opts are out of range. */
 size_t kni_hevc_lossless_bytes(const struct kni_hevc_lossless_opts *opts);
 /* Makes an encoder in memory (64-aligned, kni_hevc_lossless_bytes of it), which the caller keeps and frees. KN_E_ARG says
@@ -87,7 +89,17 @@ size_t kni_hevc_lossless_slice_bound(const struct kni_hevc_lossless *e, uint32_t
 /* Most bytes of parameter sets and of all slices. */
 size_t kni_hevc_lossless_unit_bound(const struct kni_hevc_lossless *e);
 
-/* VPS, SPS and PPS to out (at most 256 bytes); returns their size. */
+/* Chooses what kni_hevc_lossless_headers says from then on: the lowest level and tier (hevc_limits.h) that take pictures of this size and
+ * number of slices, the largest access unit, and the first one; 0: not known. Init does so with both 0. Headers keep their size, so that
+ * those of a stream may be written again over the old ones when all its units are known. Where no level takes the first unit (at least half the size
+ * of its samples, in a large picture), the one that takes all else. false: none does, and nothing is changed. */
+bool kni_hevc_lossless_declare(struct kni_hevc_lossless *e, uint64_t unit_bytes, uint64_t first_unit_bytes);
+/* Bytes that no access unit exceeds when all coding tree units are as large as they may be, with room for emulation prevention of noise: what
+ * to declare before pictures are known. */
+uint64_t kni_hevc_lossless_loud_bytes(const struct kni_hevc_lossless *e);
+
+/* VPS, SPS and PPS to out (at most KNI_HEVC_LOSSLESS_HEADERS bytes); returns their size. */
+#define KNI_HEVC_LOSSLESS_HEADERS 256
 size_t kni_hevc_lossless_headers(const struct kni_hevc_lossless *e, uint8_t *out);
 /* Codes slice i of the picture into out; returns its size. */
 size_t kni_hevc_lossless_slice(const struct kni_hevc_lossless *e, const struct kni_hevc_job *job, uint32_t i, uint8_t *out);

@@ -118,6 +118,7 @@ static bool take_params(struct kni_hevc_reader *r)
     if (first && !r->cells && !make_picture(r, &p))
         return false;
     *old = p;
+    kni_hevc_reader_limit_params(r);
     if (r->opts.on_params)
         r->status = r->opts.on_params(r->opts.user, &p, r->err);
     return r->status == KN_OK;
@@ -135,6 +136,8 @@ static bool begin_picture(struct kni_hevc_reader *r)
         return false;
     r->in_picture = true;
     r->ctus_done = 0;
+    r->slice_bytes = 0;
+    r->picture_ctu_bits = 0;
     r->why = r->opts.rebuild ? NULL : "was not asked for";
     r->picture = (struct kn_hevc_picture){.index = r->stream.n_pictures, .idr = r->header.idr, .bands = r->picture_bands, .n_bands = r->n_bands,
                                           .band_rows = r->opts.band_rows};
@@ -151,6 +154,8 @@ static bool finish_picture(struct kni_hevc_reader *r)
         add_counts(&r->stream_bands[i], &r->picture_bands[i]);
     }
     add_counts(&r->stream.counts, &p->counts);
+    kni_hevc_reader_limit_picture(r);
+    r->unit_whole = true;
     for (uint32_t plane = 0; plane < 3 && !r->why; plane++)
         rebuilt.plane[plane] = r->planes[0][plane];
     p->n_bytes = r->bytes_since;
@@ -171,7 +176,7 @@ static bool finish_picture(struct kni_hevc_reader *r)
     return r->status == KN_OK;
 }
 
-static bool finish_slice(struct kni_hevc_reader *r, uint32_t n_ctus, size_t header_bytes, size_t n_bytes)
+static bool finish_slice(struct kni_hevc_reader *r, uint32_t n_ctus, size_t header_bytes, size_t n_escapes, size_t n_bytes)
 {
     const struct kni_hevc_sps *s = &r->sps;
     const struct kni_hevc_header *h = &r->header;
@@ -189,7 +194,9 @@ static bool finish_slice(struct kni_hevc_reader *r, uint32_t n_ctus, size_t head
                                   .qp = h->qp,
                                   .n_refs = h->n_refs,
                                   .n_bytes = n_bytes,
-                                  .header_bytes = header_bytes};
+                                  .header_bytes = header_bytes,
+                                  .n_escapes = n_escapes,
+                                  .n_filler = r->n_filler};
     for (uint32_t i = row / r->opts.band_rows; i * r->opts.band_rows < end; i++) {
         struct kn_hevc_counts c = band_counts(&r->slice_bands[i]);
         add_counts(&slice.counts, &c);
@@ -204,8 +211,8 @@ static bool finish_slice(struct kni_hevc_reader *r, uint32_t n_ctus, size_t head
     return r->status == KN_OK && (r->ctus_done < s->ctus_wide * s->ctus_high || finish_picture(r));
 }
 
-/* start_bytes: of the start code and the NAL unit's header. */
-static bool read_slice(struct kni_hevc_reader *r, uint32_t nal_type, size_t n_payload, size_t start_bytes, size_t n_bytes)
+/* start_bytes: of the start code and the NAL unit's header; n_nal: of the NAL unit; n_bytes: of it and its start code. */
+static bool read_slice(struct kni_hevc_reader *r, uint32_t nal_type, size_t n_payload, size_t start_bytes, size_t n_nal, size_t n_bytes)
 {
     uint32_t n_ctus = 0;
     struct kni_hevc_header h;
@@ -219,7 +226,8 @@ static bool read_slice(struct kni_hevc_reader *r, uint32_t nal_type, size_t n_pa
     if (!r->why)
         r->why = h.why;
     r->stamp++;
-    return kni_hevc_reader_slice_data(r, n_payload, &n_ctus) && finish_slice(r, n_ctus, start_bytes + h.data_at, n_bytes);
+    r->slice_bytes += n_nal;
+    return kni_hevc_reader_slice_data(r, n_payload, &n_ctus) && finish_slice(r, n_ctus, start_bytes + h.data_at, n_nal - 2 - n_payload, n_bytes);
 }
 
 /* A decoded picture hash, of the picture before it. */
@@ -236,6 +244,7 @@ static bool read_suffix(struct kni_hevc_reader *r, size_t n_payload)
     if (r->in_picture || r->stream.n_hashed >= r->stream.n_pictures)
         return kni_hevc_reader_fail(r, KN_E_FORMAT, "has a decoded picture hash that belongs to no picture");
     r->stream.n_hashed++;
+    kni_hevc_reader_limit_unit(r);
     r->stream.hash = names[want.kind];
     if (!r->opts.rebuild || !r->have_before)
         return true;
@@ -276,6 +285,11 @@ static bool read_nal(struct kni_hevc_reader *r, const uint8_t *nal, size_t n_nal
         return kni_hevc_reader_fail(r, KN_E_FORMAT, "has a NAL unit without a header");
     uint32_t type = nal[0] >> 1, layer = (nal[0] & 1u) << 5 | nal[1] >> 3;
     bool slice = type < NAL_VCL_END;
+    if (r->unit_whole && type != NAL_SEI_SUFFIX) {
+        r->unit_whole = false;
+        r->unit_bytes = 0;
+    }
+    r->unit_bytes += n_nal;
     if (layer)
         return kni_hevc_reader_fail(r, KN_E_UNSUPPORTED, "has several layers, which this reader does not know");
     if (!slice && type != NAL_SPS && type != NAL_PPS && type != NAL_SEI_SUFFIX)
@@ -294,7 +308,7 @@ static bool read_nal(struct kni_hevc_reader *r, const uint8_t *nal, size_t n_nal
     }
     size_t n = unescape(r->payload, nal + 2, n_nal - 2);
     if (slice)
-        return read_slice(r, type, n, start_bytes + 2, start_bytes + n_nal);
+        return read_slice(r, type, n, start_bytes + 2, n_nal, start_bytes + n_nal);
     if (type == NAL_SEI_SUFFIX)
         return read_suffix(r, n);
     return type == NAL_SPS ? kni_hevc_reader_sps(r, r->payload, n) : kni_hevc_reader_pps(r, r->payload, n);
@@ -334,6 +348,7 @@ enum kn_status kni_hevc_reader_end(struct kni_hevc_reader *r, struct kn_hevc_str
     else if (!r->stream.n_pictures)
         kni_hevc_reader_fail(r, KN_E_FORMAT, "holds no picture");
     r->err = NULL;
+    kni_hevc_reader_limit_end(r);
     if (r->status == KN_OK && stream) {
         *stream = r->stream;
         stream->bands = r->stream_bands;

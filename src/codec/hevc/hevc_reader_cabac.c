@@ -38,7 +38,7 @@ void kni_hevc_bins_start(struct kni_hevc_bins *b, const uint8_t *bytes, size_t n
 
 size_t kni_hevc_bins_stop(const struct kni_hevc_bins *b)
 {
-    size_t bit = b->at * 8 - b->spare; /* the first bit not taken: the one before ends the payload */
+    size_t bit = kni_hevc_bins_at(b); /* the first bit not taken: the one before ends the payload */
     if (bit > b->n_bytes * 8 || !(b->bytes[(bit - 1) >> 3] >> (7 - ((bit - 1) & 7)) & 1))
         return 0;
     return (bit + 7) / 8;

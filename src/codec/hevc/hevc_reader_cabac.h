@@ -49,6 +49,12 @@ static inline void kni_hevc_bins_fill(struct kni_hevc_bins *b)
     }
 }
 
+/* Bits read so far, from the payload's first on. */
+static inline uint64_t kni_hevc_bins_at(const struct kni_hevc_bins *b)
+{
+    return (uint64_t)b->at * 8 - b->spare;
+}
+
 static inline bool kni_hevc_bins_over(const struct kni_hevc_bins *b)
 {
     return b->at > b->n_bytes && (b->at - b->n_bytes) * 8 > b->spare;

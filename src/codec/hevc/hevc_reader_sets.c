@@ -219,8 +219,16 @@ static bool sps_tail(struct kni_hevc_reader *r, struct kni_hevc_bits *b, struct 
         return refuse(r, b, "scaling lists");
     p->amp = kni_hevc_bit(b);
     p->sao = kni_hevc_bit(b);
-    if (kni_hevc_bit(b))
-        return refuse(r, b, "PCM blocks");
+    if (kni_hevc_bit(b)) { /* PCM */
+        if (kni_hevc_bits_u(b, 8) != 0x77)
+            return refuse(r, b, "PCM samples of other than 8 bits");
+        uint32_t min = kni_hevc_bits_ue(b) + 3, max = kni_hevc_bits_ue(b);
+        if (min < s->log2_min_cu || min > 5 || max > 5 || min + max > s->log2_ctu || min + max > 5)
+            return broken(r, "sequence", "range of PCM sizes");
+        p->pcm_min = 1u << min;
+        p->pcm_max = 1u << (min + max);
+        kni_hevc_bit(b); /* pcm_loop_filter_disabled_flag: lossless units are not filtered */
+    }
     s->n_ref_sets = kni_hevc_bits_ue(b);
     if (s->n_ref_sets > KNI_HEVC_MAX_REF_SETS)
         return broken(r, "sequence", "number of reference sets");
@@ -251,11 +259,17 @@ bool kni_hevc_reader_sps(struct kni_hevc_reader *r, const uint8_t *payload, size
     kni_hevc_bits_u(b, 4); /* video parameter set */
     if (kni_hevc_bits_u(b, 3))
         return refuse(r, b, "temporal sub-layers");
-    kni_hevc_bits_u(b, 4); /* nesting, profile space, tier */
+    kni_hevc_bits_u(b, 3); /* nesting, profile space */
+    s->params.high_tier = kni_hevc_bit(b);
     s->params.profile_idc = kni_hevc_bits_u(b, 5);
-    kni_hevc_bits_u(b, 32); /* compatibility, constraints */
+    kni_hevc_bits_u(b, 32); /* compatibility */
+    kni_hevc_bits_u(b, 4);  /* source flags */
+    bool max_12 = kni_hevc_bit(b), max_10 = kni_hevc_bit(b), max_8 = kni_hevc_bit(b);
+    s->params.max_bits = max_8 ? 8 : max_10 ? 10 : max_12 ? 12 : 16;
+    kni_hevc_bits_u(b, 5); /* chroma formats, intra, one picture */
+    s->params.lower_bit_rate = kni_hevc_bit(b);
+    kni_hevc_bits_u(b, 3);
     kni_hevc_bits_u(b, 32);
-    kni_hevc_bits_u(b, 16);
     s->params.level_idc = kni_hevc_bits_u(b, 8);
     s->id = kni_hevc_bits_ue(b);
     if (s->id > 15)

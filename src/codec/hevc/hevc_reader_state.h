@@ -7,6 +7,7 @@
  *     hevc_reader_tree.c      coding tree units to coding units, prediction units and transform trees
  *     hevc_reader_residual.c  coefficients                      hevc_reader_intra.c    intra prediction
  *     hevc_reader_cabac.h     arithmetic decoding               hevc_reader_bits.h     header codes
+ *     hevc_reader_limits.c    what the level allows
  *
  * Functions that may fail return false after kni_hevc_reader_fail. A stamp in a cell is the number of the slice (of the handle's life) that
  * coded it: neighbours are available when their stamp is the slice's own, which is z-order availability, because cells get their stamp
@@ -76,7 +77,7 @@ struct kni_hevc_reader {
     struct kni_hevc_models row_models; /* wavefront: after the second coding tree unit of the row above */
 
     uint8_t *payload; /* of the NAL unit at hand */
-    size_t payload_capacity;
+    size_t payload_capacity, n_payload, n_filler; /* of the slice at hand: bytes, and of them zeros behind its end */
 
     /* by picture size */
     struct kni_hevc_cell *cells; /* [cells_high][cells_wide] */
@@ -97,6 +98,10 @@ struct kni_hevc_reader {
     bool in_picture;
     uint32_t ctus_done; /* of the picture */
     uint64_t bytes_since; /* of NAL units since the last whole picture */
+    uint64_t slice_bytes, unit_bytes; /* of the picture's slices, of all NAL units of its access unit; start codes not counted */
+    bool unit_whole;                  /* its picture is: what comes next begins another, unless it is SEI behind it */
+    uint32_t picture_ctu_bits;        /* of its largest coding tree unit */
+    uint64_t most_bytes;              /* of a picture's NAL units, the first not counted */
 
     /* of the coding unit at hand */
     struct kni_hevc_band *band;
@@ -121,6 +126,12 @@ bool kni_hevc_reader_slice_data(struct kni_hevc_reader *r, size_t n_bytes, uint3
 bool kni_hevc_reader_residual(struct kni_hevc_reader *r, uint32_t x, uint32_t y, uint32_t log2_size, uint32_t plane, uint32_t mode);
 /* Predicts a block of the picture from its own neighbours. Rebuilding only. */
 void kni_hevc_reader_intra(struct kni_hevc_reader *r, uint32_t x, uint32_t y, uint32_t log2_size, uint32_t plane, uint32_t mode);
+
+/* Compares the picture that has just ended, or what parameter sets say, with the declared level (hevc_limits.h); and how fast the stream may be played. */
+void kni_hevc_reader_limit_params(struct kni_hevc_reader *r);
+void kni_hevc_reader_limit_picture(struct kni_hevc_reader *r);
+void kni_hevc_reader_limit_unit(struct kni_hevc_reader *r); /* the access unit so far: SEI may follow its picture */
+void kni_hevc_reader_limit_end(struct kni_hevc_reader *r);
 
 static inline struct kni_hevc_cell *kni_hevc_reader_cell(const struct kni_hevc_reader *r, uint32_t x, uint32_t y)
 {

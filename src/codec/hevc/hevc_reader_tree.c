@@ -402,6 +402,31 @@ static bool read_motion_and_tree(struct kni_hevc_reader *r, struct unit *u)
     return transform_tree(r, u, u->x, u->y, u->log2_size, 0, 6);
 }
 
+static bool may_be_pcm(const struct kni_hevc_reader *r, const struct unit *u)
+{
+    const struct kn_hevc_params *p = &r->sps.params;
+    return u->intra && u->part == PART_2NX2N && 1u << u->log2_size >= p->pcm_min && 1u << u->log2_size <= p->pcm_max;
+}
+
+/* Samples as they are, from the next whole byte on; then arithmetic decoding begins afresh. */
+static bool read_pcm(struct kni_hevc_reader *r, const struct unit *u)
+{
+    const uint32_t size = 1u << u->log2_size;
+    const size_t n = 3 * (size_t)size * size, at = kni_hevc_bins_stop(&r->bins);
+    if (!at)
+        return kni_hevc_reader_fail(r, KN_E_FORMAT, "has PCM samples that do not begin where they should");
+    if (n > r->n_payload || at > r->n_payload - n)
+        return kni_hevc_reader_fail(r, KN_E_FORMAT, "has PCM samples that are cut off");
+    const uint8_t *from = r->payload + at;
+    for (uint32_t plane = 0; plane < 3 && !r->why; plane++)
+        for (uint32_t j = 0; j < size; j++, from += size)
+            memcpy(r->planes[0][plane] + (u->y + j) * r->stride + u->x, from, size);
+    r->bins.count[KN_HEVC_ELEMENT_OTHER].bits += 8 * (double)n;
+    r->stream.n_pcm++;
+    kni_hevc_bins_start(&r->bins, r->payload, r->n_payload, at + n);
+    return true;
+}
+
 static bool coding_unit(struct kni_hevc_reader *r, uint32_t x, uint32_t y, uint32_t log2_size, uint32_t depth)
 {
     struct unit u = {.x = x, .y = y, .log2_size = log2_size, .depth = depth, .intra = r->header.type == 'I'};
@@ -426,9 +451,13 @@ static bool coding_unit(struct kni_hevc_reader *r, uint32_t x, uint32_t y, uint3
     } else {
         if (!u.intra || log2_size == r->sps.log2_min_cu)
             u.part = read_part_mode(r, &u);
-        if (u.intra)
-            read_intra_modes(r, &u);
-        ok = read_motion_and_tree(r, &u);
+        if (may_be_pcm(r, &u) && kni_hevc_bin_end(&r->bins, KN_HEVC_ELEMENT_OTHER)) {
+            ok = read_pcm(r, &u);
+        } else {
+            if (u.intra)
+                read_intra_modes(r, &u);
+            ok = read_motion_and_tree(r, &u);
+        }
     }
     stamp(r, x, y, size);
     kni_hevc_reader_at(r, y, 0);
@@ -473,11 +502,18 @@ static bool next_row(struct kni_hevc_reader *r, size_t n_bytes, uint32_t x, uint
     return true;
 }
 
+static void count_ctu(struct kni_hevc_reader *r, uint64_t n_bits)
+{
+    if (n_bits > r->picture_ctu_bits)
+        r->picture_ctu_bits = (uint32_t)n_bits;
+}
+
 bool kni_hevc_reader_slice_data(struct kni_hevc_reader *r, size_t n_bytes, uint32_t *n_ctus)
 {
     const struct kni_hevc_sps *s = &r->sps;
     uint32_t n_all = s->ctus_wide * s->ctus_high, address = r->header.address;
     kni_hevc_models_init(&r->bins.models, r->header.init_type, r->header.qp);
+    r->n_payload = n_bytes;
     kni_hevc_bins_start(&r->bins, r->payload, n_bytes, r->header.data_at);
     for (bool end = false; !end; address++) {
         if (address == n_all)
@@ -486,10 +522,12 @@ bool kni_hevc_reader_slice_data(struct kni_hevc_reader *r, size_t n_bytes, uint3
         kni_hevc_reader_at(r, y, 0);
         if (r->pps.wavefront && x == 0 && address > r->header.address && !next_row(r, n_bytes, x, y))
             return false;
+        const uint64_t begin = kni_hevc_bins_at(&r->bins);
         if (r->header.sao_luma || r->header.sao_chroma)
             read_sao(r, x, y);
         if (!coding_quadtree(r, x, y, s->log2_ctu, 0))
             return false;
+        count_ctu(r, kni_hevc_bins_at(&r->bins) - begin);
         kni_hevc_reader_at(r, y, 0);
         end = kni_hevc_bin_end(&r->bins, KN_HEVC_ELEMENT_OTHER);
         if (kni_hevc_bins_over(&r->bins))
@@ -500,9 +538,11 @@ bool kni_hevc_reader_slice_data(struct kni_hevc_reader *r, size_t n_bytes, uint3
     size_t at = kni_hevc_bins_stop(&r->bins);
     if (!at)
         return kni_hevc_reader_fail(r, KN_E_FORMAT, "has a slice without its stop bit");
+    const size_t n_filler = n_bytes - at;
     for (; at < n_bytes; at++)
         if (r->payload[at])
             return kni_hevc_reader_fail(r, KN_E_FORMAT, "has bytes behind the end of a slice");
+    r->n_filler = n_filler;
     *n_ctus = address - r->header.address;
     return true;
 }

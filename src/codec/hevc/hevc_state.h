@@ -13,6 +13,7 @@
 #define KNI_CODEC_HEVC_STATE_H
 
 #include "codec/hevc/hevc_cabac.h"
+#include "codec/hevc/hevc_limits.h"
 #include "codec/hevc/hevc_lossless.h"
 
 #define KNI_HEVC_MAX_SLICES 64u
@@ -53,6 +54,8 @@ struct kni_hevc_lossless {
     uint32_t width, height;             /* of the planes */
     uint32_t coded_width, coded_height; /* multiples of 8 */
     uint32_t tools;
+    bool pcm;                           /* units may be PCM, where their bins would be too many bits */
+    const struct kni_hevc_level *level; /* that parameter sets declare */
     enum kni_hevc_content content;
     uint32_t n_slices, ctb_log2, ctb_cols, ctb_rows;
     int32_t qp; /* says only how contexts begin */

@@ -24,6 +24,23 @@ static int setup(void **state)
     return 0;
 }
 
+/* Sizes beyond the highest level are refused before any encoder, a foreign one too, sees them. */
+static void large_pictures(void **state)
+{
+    (void)state;
+    for (enum kn_hevc_encoder which = KN_HEVC_ENCODER_KINEMA; which <= KN_HEVC_ENCODER_X265_MEDIUM; which++) {
+        struct kni_hevc_encoder *e;
+        struct kn_err err = {0};
+        if (kni_hevc_encoder_open(&e, &(struct kn_hevc_opts){.encoder = which}, KNI_HEVC_CONTENT_TILES, &err) == KN_E_UNSUPPORTED)
+            continue;
+        assert_int_equal(kni_hevc_encode_begin(e, 8192, 8192, 1, NULL, &err), KN_E_ARG);
+        assert_non_null(strstr(err.text, "level"));
+        assert_int_equal(kni_hevc_encode_begin(e, 8193, 64, 1, NULL, &err), KN_E_ARG);
+        assert_int_equal(kni_hevc_encode_begin(e, 64, 64, 1, NULL, &err), KN_OK);
+        kni_hevc_encoder_close(&e);
+    }
+}
+
 static bool have_plugin(void)
 {
     const struct kn_hevc_plugin *plugin;
@@ -151,6 +168,6 @@ static void bad_params(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lossless), cmocka_unit_test(side_by_side), cmocka_unit_test(bad_params)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(large_pictures), cmocka_unit_test(lossless), cmocka_unit_test(side_by_side), cmocka_unit_test(bad_params)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }

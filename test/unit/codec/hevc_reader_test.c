@@ -44,10 +44,10 @@ static enum kn_status on_slice(void *user, const struct kn_hevc_slice *slice, st
 {
     struct outcome *o = user;
     (void)err;
-    double bits = bits_of(&slice->counts), bytes = (double)(slice->n_bytes - slice->header_bytes);
+    double bits = bits_of(&slice->counts), bytes = (double)(slice->n_bytes - slice->header_bytes - slice->n_escapes - slice->n_filler);
     if (slice->picture != o->n_pictures || slice->first_row != o->rows || !slice->n_rows)
         o->bad = hevc_wrong("slice %u of picture %u is out of order", slice->index, slice->picture);
-    else if (bits > 8 * bytes * 1.02 + 16 || bits < 8 * bytes * 0.9 - 200) /* emulation prevention costs bytes, coarse ranges cost bits */
+    else if (bits > 8 * bytes * 1.02 + 16 || bits < 8 * bytes * 0.93 - 60 - 8.0 * slice->n_rows) /* coarse ranges cost bits, and so does where PCM begins */
         o->bad = hevc_wrong("slice %u of picture %u has %.0f bytes and %.1f bits", slice->index, slice->picture, bytes, bits);
     o->rows += slice->n_rows;
     o->bits += bits;

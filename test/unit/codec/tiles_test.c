@@ -49,6 +49,13 @@ static void bad_options(void **state)
     struct kni_tiling t;
     struct kn_tiles_opts o = {.tokens_per_picture = 65536};
     assert_int_equal(kni_tiles_choose(&wide, &o, &t, NULL), KN_E_ARG); /* picture too large */
+    struct kni_chunk_meta large = {.n_tokens = 4096, .kv = {1, 16, 1024, KN_KV_TYPE_F16}};
+    struct kn_err err = {0};
+    o.tokens_per_picture = 4096; /* 8192 x 8192: no level of HEVC has so many samples */
+    assert_int_equal(kni_tiles_choose(&large, &o, &t, &err), KN_E_ARG);
+    assert_non_null(strstr(err.text, "35651584 samples"));
+    o.tokens_per_picture = 2048;
+    assert_int_equal(kni_tiles_choose(&large, &o, &t, &err), KN_OK);
 }
 
 static void hostile_tilings(void **state)
