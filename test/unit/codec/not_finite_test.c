@@ -6,11 +6,10 @@
  */
 #include "unit/codec/spectral_support.h"
 
-#include <zstd.h>
-
 #include "base/le.h"
 #include "codec/exact_model.h"
 #include "codec/sinks.h"
+#include "support/chunk_sections.h"
 #include "support/cpu_levels.h"
 
 #define N_TOKENS 64u
@@ -148,58 +147,6 @@ static void exact_values(void **state)
         }
 }
 
-/* The chunk with other bytes as its section `which`. */
-static void *replace_section(const void *data, size_t *n, uint32_t which, const void *bytes, size_t n_bytes)
-{
-    struct kni_container c;
-    struct kni_container_writer w = {0};
-    void *out;
-    assert_int_equal(kni_container_open(&c, data, *n, NULL), KN_OK);
-    assert_int_equal(kni_container_writer_init(&w, &c.header, NULL), KN_OK);
-    for (uint32_t i = 0; i < c.header.n_sections; i++) {
-        enum kni_section_kind kind;
-        uint32_t index;
-        const uint8_t *old;
-        size_t size;
-        assert_int_equal(kni_container_section(&c, i, &kind, &index, &old, &size, NULL), KN_OK);
-        size = i == which ? n_bytes : size;
-        uint8_t *room = kni_container_writer_reserve(&w, size);
-        assert_non_null(room);
-        memcpy(room, i == which ? bytes : old, size);
-        kni_container_writer_commit(&w, size);
-        kni_container_writer_end_section(&w, kind, index);
-    }
-    kni_container_writer_finish(&w, &out, n);
-    kni_container_writer_fini(&w);
-    return out;
-}
-
-/* Section 0, a zstd frame, unpacked. */
-static uint8_t *unpack_first(const void *data, size_t n, size_t *n_plain)
-{
-    struct kni_container c;
-    enum kni_section_kind kind;
-    uint32_t index;
-    const uint8_t *bytes;
-    size_t size;
-    assert_int_equal(kni_container_open(&c, data, n, NULL), KN_OK);
-    assert_int_equal(kni_container_section(&c, 0, &kind, &index, &bytes, &size, NULL), KN_OK);
-    *n_plain = (size_t)ZSTD_getFrameContentSize(bytes, size);
-    uint8_t *plain = malloc(*n_plain);
-    assert_non_null(plain);
-    assert_int_equal(ZSTD_decompress(plain, *n_plain, bytes, size), *n_plain);
-    return plain;
-}
-
-static void *repack_first(const void *data, size_t *n, const uint8_t *plain, size_t n_plain)
-{
-    uint8_t *packed = malloc(ZSTD_compressBound(n_plain));
-    assert_non_null(packed);
-    void *out = replace_section(data, n, 0, packed, ZSTD_compress(packed, ZSTD_compressBound(n_plain), plain, n_plain, 3));
-    free(packed);
-    return out;
-}
-
 /* Any bases decode to some values; a chunk passes exactly when these are finite. */
 static void exact_bases(void **state)
 {
@@ -212,14 +159,14 @@ static void exact_bases(void **state)
             struct kn_err err = {0};
             void *data;
             assert_int_equal(kni_chunk_encode(b.codec, &b.m, &b.from.view, &data, &n, &err), KN_OK);
-            uint8_t *plain = unpack_first(data, n, &n_plain);
+            uint8_t *plain = kn_chunk_unpack_first(data, n, &n_plain);
             for (size_t c = k % 3 == 0 ? 0 : test_random() % n_channels; c < n_channels; c += k % 3 == 0 ? 1 : n_channels) {
                 uint16_t base = (uint16_t)(plain[at + c] | plain[at + n_channels + c] << 8);
                 base = (uint16_t)(k % 3 == 2 ? base - 1 - test_random() % 2 : base + test_random() % 64);
                 plain[at + c] = (uint8_t)base;
                 plain[at + n_channels + c] = (uint8_t)(base >> 8);
             }
-            void *other = repack_first(data, &n, plain, n_plain);
+            void *other = kn_chunk_repack_first(data, &n, plain, n_plain);
             memset(b.to.view.base, 0, b.to.n_values * 2);
             enum kn_status s = kni_chunk_restore(b.codec, other, n, &b.m, &b.to.view, &err);
             if (s) {
@@ -262,13 +209,13 @@ static void scales(void **state)
         size_t n, n_plain;
         void *data;
         assert_int_equal(kni_chunk_encode(b.codec, &b.m, &b.from.view, &data, &n, NULL), KN_OK);
-        uint8_t *plain = unpack_first(data, n, &n_plain);
+        uint8_t *plain = kn_chunk_unpack_first(data, n, &n_plain);
         for (int finite = 0; finite < 2; finite++) { /* the largest scale gives the largest values, no larger ones */
             size_t n_other = n, at = 2 * N_TOKENS + 17;
             uint16_t scale = finite ? (uint16_t)(bad[k % 2][0] - 1) : bad[k % 2][k / 2];
             plain[at] = (uint8_t)scale;
             plain[n_plain / 2 + at] = (uint8_t)(scale >> 8);
-            void *other = repack_first(data, &n_other, plain, n_plain);
+            void *other = kn_chunk_repack_first(data, &n_other, plain, n_plain);
             if (finite) {
                 assert_int_equal(kni_chunk_restore(b.codec, other, n_other, &b.m, &b.to.view, NULL), KN_OK);
                 assert_true(is_finite(&b.to));
