@@ -175,16 +175,21 @@ static int run_verify(struct kn_store *store, const struct args *args)
     return status;
 }
 
+struct getting { const struct args *args; bool failed; /* to write, and has said so */ };
+
 /* Writes a chunk to args->output. */
 static enum kn_status write_chunk(void *user, const struct kn_store_item *item, const void *bytes, size_t n_bytes)
 {
-    const struct args *args = user;
+    struct getting *g = user;
+    const struct args *args = g->args;
     struct kn_app_output out;
+    g->failed = true;
     if (kn_app_output_open(&out, "store", args->output))
         return KN_E_IO;
-    fwrite(bytes, 1, n_bytes, out.file); /* that it failed shows when it is closed */
+    kn_app_output_write(&out, bytes, n_bytes);
     if (kn_app_output_close(&out, "store", KN_APP_EXIT_OK))
         return KN_E_IO;
+    g->failed = false;
     if (!strcmp(args->output, "-")) /* the chunk is what goes there */
         return KN_OK;
     if (args->json)
@@ -197,8 +202,9 @@ static enum kn_status write_chunk(void *user, const struct kn_store_item *item, 
 static int run_get(struct kn_store *store, const struct args *args)
 {
     struct kn_err err = {0};
-    enum kn_status s = kn_store_get(store, args->prefix, write_chunk, (void *)(uintptr_t)args, &err);
-    return s ? kn_app_fail("store", "%s", err.text) : KN_APP_EXIT_OK;
+    struct getting g = {.args = args};
+    enum kn_status s = kn_store_get(store, args->prefix, write_chunk, &g, &err);
+    return g.failed ? KN_APP_EXIT_FAILED : s ? kn_app_fail("store", "%s", err.text) : KN_APP_EXIT_OK;
 }
 
 static int run_gc(struct kn_store *store, const struct args *args)

@@ -2,11 +2,12 @@
 /* Finds and cuts the demo's document; see demo_document.h. */
 #include "demo_document.h"
 
-#include <errno.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "output.h"
 
 /* Chapter 3 of the user manual, "Moving around": about 6,000 tokens of prose. Debian: package vim-runtime. */
 #define DEFAULT_PATTERN "/usr/share/vim/vim*/doc/usr_03.txt"
@@ -48,7 +49,7 @@ bool kn_demo_document_write(const struct kn_model *model, const char *path, size
     bool ok = false;
     char *text = NULL;
     int32_t *ids = NULL;
-    FILE *out = NULL;
+    struct kn_app_output out;
     size_t n_bytes, n_ids;
     const char *why;
     if (path)
@@ -71,15 +72,11 @@ bool kn_demo_document_write(const struct kn_model *model, const char *path, size
         kn_app_fail("demo", "the document %s has %zu tokens; %zu at least are needed to fill a stored chunk", source, *n_tokens, min_tokens);
         goto done;
     }
-    out = fopen(out_path, "wb");
-    if (!out || fwrite(text, 1, keep, out) != keep || fflush(out)) {
-        kn_app_fail("demo", "cannot write %s: %s", out_path, strerror(errno));
+    if (kn_app_output_open(&out, "demo", out_path))
         goto done;
-    }
-    ok = true;
+    kn_app_output_write(&out, text, keep);
+    ok = kn_app_output_close(&out, "demo", KN_APP_EXIT_OK) == KN_APP_EXIT_OK;
 done:
-    if (out)
-        fclose(out);
     free(ids);
     free(text);
     return ok;

@@ -153,16 +153,22 @@ int kn_app_output_open(struct kn_app_output *o, const char *command, const char 
                        folder ? "; a file is written beside its name first, so its folder must be writable, too" : "");
 }
 
+void kn_app_output_write(struct kn_app_output *o, const void *bytes, size_t n_bytes)
+{
+    if (fwrite(bytes, 1, n_bytes, o->file) != n_bytes && !o->why)
+        o->why = errno;
+}
+
 int kn_app_output_close(struct kn_app_output *o, const char *command, int exit_status)
 {
     if (!o->file)
         return exit_status;
     bool ok = !ferror(o->file);
-    errno = ok ? 0 : EIO;
+    errno = 0;
     ok = !fflush(o->file) && ok;
     if (ok && o->temp && exit_status == KN_APP_EXIT_OK)
         ok = !fsync(fileno(o->file));
-    int why = errno;
+    int why = o->why ? o->why : errno ? errno : EIO;
     if (o->file != stdout && fclose(o->file) && ok) {
         ok = false;
         why = errno;

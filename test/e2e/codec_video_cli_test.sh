@@ -127,14 +127,6 @@ expect 1 "only chunks have sections" "$bin" codec decode --section 1 -o "$work/n
 expect 0 "--section" "$bin" codec encode --help
 
 # ---- what was there stays until the new one is whole
-nothing_beside() { [ -z "$(find "$work" -name '.kinema-*')" ] || fail "$1: a temporary file is left"; }
-kept() { # sentence, command...: fails, and the old file is as it was
-  printf 'the old one' >"$work/old"
-  chmod 640 "$work/old"
-  expect 1 "$@"
-  [ "$(cat "$work/old")" = "the old one" ] || fail "\"$1\": the old file is gone"
-  nothing_beside "$1"
-}
 kept "is it 64x64, three planes" "$bin" codec encode --size 64x64 -o "$work/old" "$raw"
 kept "holds 0 pictures" "$bin" codec encode --size 16x16 -o "$work/old" /dev/null
 kept "No such file" "$bin" codec encode --size 16x16 -o "$work/old" "$work/nothing"

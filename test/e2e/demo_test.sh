@@ -20,4 +20,9 @@ done
 [ -z "$(ls -A "$work/tmp")" ] || fail "the demo left something behind: $(ls "$work/tmp")"
 [ -d "$work/kept" ] || fail "the named store is gone"
 expect 0 "exact" "$bin" store ls "lmdb:$work/kept"
+export TMPDIR=$work/tmp
+kept "cannot read the document" "$bin" demo -m "$model" --document "$work/nothing" --presets exact --json "$work/old"
+kept "at least are needed" "$bin" demo -m "$model" --document <(head -c 100 "$work/doc.txt") --presets exact --json "$work/old"
+kept "leave no room" "$bin" demo -m "$model" --document "$work/doc.txt" --document-tokens 9000 --presets exact --json "$work/old"
+[ -z "$(ls -A "$work/tmp")" ] || fail "a demo that failed left something behind: $(ls "$work/tmp")"
 finish

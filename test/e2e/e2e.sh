@@ -25,6 +25,17 @@ expect() {
   grep -qF -- "$text" "$work/out" "$work/err" || fail "no \"$text\" in the output of: $* ($(head -c 400 "$work/out" "$work/err"))"
 }
 
+nothing_beside() { [ -z "$(find "$work" -name '.kinema-*')" ] || fail "$1: a temporary file is left"; }
+
+# kept TEXT COMMAND...: fails as expect says, and the file that it was to write, $work/old, is as it was
+kept() {
+  printf 'the old one' >"$work/old"
+  chmod 640 "$work/old"
+  expect 1 "$@"
+  [ "$(cat "$work/old")" = "the old one" ] || fail "\"$1\": the old file is gone"
+  nothing_beside "$1"
+}
+
 # json FILE EXPRESSION: evaluates a Python expression on the object o
 json() {
   python3 -c 'import json,sys; o=json.load(open(sys.argv[1])); v=eval(sys.argv[2]); print(json.dumps(v) if not isinstance(v,str) else v)' "$1" "$2"

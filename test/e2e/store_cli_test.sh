@@ -36,6 +36,23 @@ expect 1 "cannot write" "$bin" store get "$store" "$key" -o "$work/no/folder"
 expect 2 "get takes a key" "$bin" store get "$store" -o "$work/none"
 expect 1 "preset is exact over rans" "$bin" codec decode "$work/chunk" -o "$work/none"
 [ ! -e "$work/none" ] || fail "a failed command left a file"
+kept "give more of the key" "$bin" store get "$store" kn1: -o "$work/old"
+kept "no chunk has a key" "$bin" store get "$store" kn1:xyz -o "$work/old"
+kept "File too large" bash -c 'trap "" XFSZ; ulimit -f 4; exec "$@"' - "$bin" store get "$store" "$key" -o "$work/old"
+[ "$(wc -l <"$work/err")" -eq 1 ] || fail "a full disk is said more than once: $(cat "$work/err")"
+echo garbage >"$work/orders"
+kept "do not match the checksum" "$bin" store get "fault:$work/orders:$store" "$key" -o "$work/old"
+expect 0 "$key" "$bin" store get "$store" "$key" -o "$work/old"
+cmp -s "$work/chunk" "$work/old" || fail "over an old file: another chunk"
+[ "$(stat -c %a "$work/old")" = 640 ] || fail "the old file's mode is lost"
+nothing_beside "get"
+if [ -w /dev/full ]; then
+  status=0
+  "$bin" store get "$store" "$key" -o - >/dev/full 2>"$work/err" || status=$?
+  [ $status -eq 1 ] && grep -q "No space left" "$work/err" || fail "get onto a full disk: status $status, $(cat "$work/err")"
+fi
+{ sleep 0.2; status=0; "$bin" store get "$store" "$key" -o - 2>"$work/err" || status=$?; echo $status >"$work/status"; } | true
+[ "$(cat "$work/status")" = 141 ] && [ ! -s "$work/err" ] || fail "get into a closed pipe: status $(cat "$work/status"), $(cat "$work/err")"
 
 # ---- looking changes nothing
 before=$(sha256sum <"$work/store/data.mdb")
