@@ -55,7 +55,12 @@ if [ "$(id -u)" = 0 ]; then
   chmod 755 "$work"
   chmod 666 "$work/err" "$work/out"
   nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
-  if "${nobody[@]}" "$bin" model show -m "$model" >"$work/out" 2>&1; then
+  # the model may lie where only its owner gets to: a link of it is enough when its file may be read
+  if ln "$model" "$work/model.gguf" 2>/dev/null && ! "${nobody[@]}" test -r "$work/model.gguf"; then rm "$work/model.gguf"; fi
+  [ -e "$work/model.gguf" ] || install -m 444 "$model" "$work/model.gguf"
+  model=$work/model.gguf
+  if "${nobody[@]}" test -r "$model"; then
+    expect 0 "" "${nobody[@]}" "$bin" model show -m "$model"
     chmod 555 "$store" && chmod 444 "$store"/*
     flags=(--store "lmdb:$store" --store-read-only)
     fetches "" "${nobody[@]}"
@@ -69,7 +74,7 @@ if [ "$(id -u)" = 0 ]; then
     [ ! -e "$store/lock.mdb" ] || fail "something was written"
     chmod 755 "$store" && chmod 644 "$store"/*
   else
-    echo "skipped: another user cannot read the program or the model"
+    echo "skipped: there is no setpriv, or another user cannot get to $work"
   fi
 
   # ---- a read-only mount
