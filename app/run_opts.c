@@ -233,7 +233,7 @@ static int check_store(const struct kn_run_opts *o)
         {e->backend, "--backend"},              {kn_app_hevc_given(&e->hevc), "--hevc-encoder, --hevc-tools or --hevc-slices"},
         {e->store_max_bytes, "--store-max"},    {e->store_ttl_s, "--store-ttl"},
         {e->store_read_only, "--store-read-only"}, {e->chunk_tokens, "--chunk-tokens"},
-        {e->fetch_deadline_ms, "--fetch-deadline"},
+        {e->fetch_deadline_ms, "--fetch-deadline"}, {e->kv_quality, "--kv-quality"},
     };
     for (size_t i = 0; i < sizeof options / sizeof *options && !e->store_url; i++)
         if (options[i].given)

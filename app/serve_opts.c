@@ -28,8 +28,7 @@
 #define LIST(n, member, a, w) .name = n, .kind = KN_SERVE_KIND_LIST, .offset = AT(member), .arg = a, .what = w
 #define HEVC(n, o, a, w) .name = n, .kind = KN_SERVE_KIND_HEVC, .option = o, .offset = AT(engine.hevc), .arg = a, .what = w
 
-static const char *const qualities[] = {"default", "exact", "fine", "tiles", "medium", "small", "any"}; /* by enum kn_kv_quality */
-static const char *const presets[] = {"default", "exact", "tiles", "fine", "medium", "small"}; /* by enum kn_preset */
+static const char *qualities[KN_KV_QUALITY_COUNT]; /* the library's names; set before any option is read */
 static const char *const backends[] = {"rans", "hevc"};
 static const char *const kv_types[] = {"f16", "bf16"};
 static const char *const cpus[] = {"best", "ref", "avx2", "avx512"};
@@ -66,7 +65,7 @@ const struct kn_serve_setting kn_serve_settings[] = {
     {.name = "store_ttl", .kind = KN_SERVE_KIND_AGE, .offset = AT(engine.store_ttl_s), .arg = "TIME",
      .what = "age at which chunks are dropped, such as 12h or 7d (never)"},
     {FLAG("store_read_only", engine.store_read_only, "only fetch: nothing is written to the store, and no permission to is needed")},
-    {CHOICE("preset", preset, presets, "exact|fine|medium|small|tiles", "coding of published chunks; all but exact are lossy\n"
+    {CHOICE("preset", preset, kn_app_preset_names, "exact|fine|medium|small|tiles", "coding of published chunks; all but exact are lossy\n"
             "(exact; medium with a profile)")},
     {CHOICE("kv_quality", kv_quality, qualities, "exact|fine|tiles|medium|small|any", "least that is taken from memory and store by requests\n"
             "that do not say (what the preset gives)")},
@@ -133,7 +132,7 @@ static bool parse_time(const char *text, bool plain_ms, uint32_t *ms)
 /* Whether the first name stands for what follows from other settings. */
 static bool has_default(const struct kn_serve_setting *s)
 {
-    return s->names == presets || s->names == qualities;
+    return s->names == kn_app_preset_names || s->names == qualities;
 }
 
 static int parse_choice(const struct kn_serve_setting *s, const char *text, char *wanted, size_t wanted_bytes)
@@ -431,11 +430,13 @@ static int read_flags(struct kn_serve_opts *opts, int argc, char **argv)
 
 static void init(struct kn_serve_opts *opts)
 {
+    for (int i = 0; i < KN_KV_QUALITY_COUNT; i++)
+        qualities[i] = kn_kv_quality_name((enum kn_kv_quality)i);
     *opts = (struct kn_serve_opts){.server = {.size = sizeof opts->server, .host = "127.0.0.1", .port = 8080},
                                    .engine = {.size = sizeof opts->engine, .store_optional = true}};
 }
 
-/* The first setting of the store, or of a list up to NULL, that is not at its default; NULL: all are. */
+/* The first setting of the store that is not at its default; NULL: all are. */
 static const struct kn_serve_setting *store_setting_given(const struct kn_serve_opts *opts)
 {
     struct kn_serve_opts defaults;
@@ -443,7 +444,7 @@ static const struct kn_serve_setting *store_setting_given(const struct kn_serve_
     const struct kn_serve_setting *s = kn_serve_find("store"), *given = NULL;
     for (s++; !s->group && !given; s++) {
         json_t *a = kn_serve_value(opts, s), *b = kn_serve_value(&defaults, s);
-        if (!json_equal(a, b) && strcmp(s->name, "kv_quality"))
+        if (!json_equal(a, b))
             given = s;
         json_decref(a);
         json_decref(b);

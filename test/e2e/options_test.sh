@@ -16,7 +16,7 @@ lost() { # TEXT, then a command line
 }
 run=(run -m "$tiny" -p x -n 1)
 for option in "--profile $work/missing" "--preset medium" "--preset exact" "--store-max 1G" "--store-ttl 1h" "--store-read-only" "--chunk-tokens 64" "--fetch-deadline 100" \
-  "--preset tiles --levels 8" "--preset tiles --hevc-slices 2"; do
+  "--preset tiles --levels 8" "--preset tiles --hevc-slices 2" "--kv-quality exact" "--kv-quality any"; do
   # shellcheck disable=SC2086
   lost "without a store: give --store" "${run[@]}" $option
 done
@@ -26,9 +26,14 @@ lost "--profile belongs to the presets" "${run[@]}" "${store[@]}" --profile "$wo
 lost "--store-max is for what is written" "${run[@]}" "${store[@]}" --store-read-only --store-max 1G
 lost "not both" "${run[@]}" -q -v
 for option in "--profile missing" "--preset medium" "--store-max 1G" "--store-ttl 1h" "--store-read-only" "--chunk-tokens 64" "--fetch-deadline 100ms" "--fetch-queue inline" \
-  "--fetch-pool-percent 10"; do
+  "--fetch-pool-percent 10" "--kv-quality exact" "--kv-quality any"; do
   # shellcheck disable=SC2086
   lost "without a store: give --store" serve $option
+done
+lost "takes exact|fine|tiles|medium|small|any" serve "${store[@]}" --kv-quality default
+lost "exact, fine, tiles, medium, small or any" "${run[@]}" "${store[@]}" --kv-quality default
+for quality in exact fine tiles medium small any; do
+  expect 0 "\"kv_quality\": \"$quality\"" "$bin" serve "${store[@]}" --kv-quality $quality --print-config
 done
 lost "profile belongs to the presets" serve "${store[@]}" --profile x --preset exact
 lost "store-max is for what is written" serve "${store[@]}" --store-read-only --store-max 1G
