@@ -342,7 +342,8 @@ static int parse(int argc, char **argv, struct args *a)
     }
     if (optind == argc)
         return kn_app_usage_error("codec", "inspect needs a file; kinema codec inspect --help explains");
-    a->file = argv[optind++];
+    if (kn_app_path("codec", "inspect", argv[optind++], &a->file))
+        return KN_APP_EXIT_USAGE;
     if (optind < argc)
         return kn_app_usage_error("codec", "unexpected \"%s\"", argv[optind]);
     return 0;

@@ -363,8 +363,8 @@ static int parse(int argc, char **argv, struct args *a)
     }
     if (a->help)
         return KN_APP_EXIT_OK;
-    if (optind < argc)
-        a->input = argv[optind++];
+    if (optind < argc && kn_app_path("codec", a->what, argv[optind++], &a->input))
+        return KN_APP_EXIT_USAGE;
     if (optind < argc)
         return kn_app_usage_error("codec", "unexpected \"%s\"", argv[optind]);
     return check(a);

@@ -122,20 +122,18 @@ static int show(const char *path, const struct args *args)
     return args->json ? show_json(path, &info) : show_table(path, &info);
 }
 
-/* Reads all texts; false after a message. */
-static bool read_texts(const struct args *args, const char **names, char **texts, size_t *n_bytes)
+/* Reads all texts; the exit status, after a message if it is not 0. */
+static int read_texts(const struct args *args, const char **names, char **texts, size_t *n_bytes)
 {
     for (size_t i = 0; i < args->n_files; i++) {
         const char *why;
         if (kn_app_path("profile", "build", args->files[i], &names[i]))
-            return false;
+            return KN_APP_EXIT_USAGE;
         texts[i] = kn_app_read_file(names[i], &n_bytes[i], &why);
-        if (!texts[i]) {
-            kn_app_fail("profile", "cannot read the text %s: %s", names[i], why);
-            return false;
-        }
+        if (!texts[i])
+            return kn_app_fail("profile", "cannot read the text %s: %s", names[i], why);
     }
-    return true;
+    return KN_APP_EXIT_OK;
 }
 
 static int build(const struct args *args)
@@ -151,8 +149,11 @@ static int build(const struct args *args)
         kn_app_fail("profile", "out of memory");
         goto done;
     }
-    if ((!args->model && !kn_app_default_model("profile", path, sizeof path)) || !read_texts(args, names, texts, n_bytes))
+    if (!args->model && !kn_app_default_model("profile", path, sizeof path))
         goto done;
+    if ((rc = read_texts(args, names, texts, n_bytes)))
+        goto done;
+    rc = KN_APP_EXIT_FAILED;
     if (kn_model_open(&model, &(struct kn_model_opts){.size = sizeof(struct kn_model_opts), .path = args->model ? args->model : path}, &err)) {
         kn_app_fail("profile", "%s", err.text);
         goto done;

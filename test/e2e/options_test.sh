@@ -94,6 +94,11 @@ expect 0 "of 32" "$bin" profile build --model='~/tiny.gguf' --out='~/q.knp' '~/l
 expect 0 "fingerprint" "$bin" model show --model='~/tiny.gguf'
 expect 0 "tokens" "$bin" model tokenize -m "$tiny" --file='~/text.md'
 expect 0 "smallest" "$bin" codec search --model='~/tiny.gguf' --text='~/text.md'
+head -c 768 "$HOME/long.md" >"$HOME/raw"
+expect 0 "1 picture" "$bin" codec encode --size 16x16 -o '~/video.h265' '~/raw'
+expect 0 "1 picture" "$bin" codec decode --output='~/back' '~/video.h265'
+cmp -s "$HOME/raw" "$HOME/back" || fail "~ of codec: other pictures"
+expect 0 "16 x 16" "$bin" codec inspect '~/video.h265'
 KINEMA_MODEL='~/tiny.gguf' expect 0 "" "$bin" run -p x -n 1 --raw
 mkdir -p "$HOME/cache" && KINEMA_CACHE='~/cache' expect 1 "no model" "$bin" run -p x -n 1
 KINEMA_MODEL="~nobody-of-this-name/m.gguf" expect 1 "no such user" "$bin" run -p x -n 1
@@ -109,6 +114,12 @@ for path in '~nobody-of-this-name/x' ""; do
   expect 2 "" "$bin" codec eval -m "$path" --text "$HOME/text.md"
   expect 2 "" "$bin" bench engine -m "$path"
 done
+for command in encode decode inspect; do
+  expect 2 "no such user" "$bin" codec $command '~nobody-of-this-name/x'
+  expect 2 "is empty" "$bin" codec $command ""
+done
+expect 2 "no such user" "$bin" profile show '~nobody-of-this-name/x'
+expect 2 "no such user" "$bin" profile build -m "$tiny" -o "$work/q.knp" '~nobody-of-this-name/x'
 expect 2 "no such user" "$bin" store ls 'lmdb:~nobody-of-this-name/x'
 expect 2 "no such user" "$bin" run -m "$tiny" -p x --store='lmdb:~nobody-of-this-name'
 expect 1 "empty" "$bin" store gc lmdb:
