@@ -39,6 +39,7 @@ struct job {
     uint64_t n_pictures, n_read, n_written;
     uint64_t n_stream; /* bytes of the stream that the pictures took */
     bool enough;
+    enum kn_video_hash hash; /* encode: of each picture */
     char checked[64]; /* decode: how, or that not */
     uint32_t width, height;
     uint64_t begin_ns;
@@ -48,9 +49,10 @@ static const char help_text[] =
     "usage: kinema codec encode --size WxH [-o FILE] [options] FILE\n"
     "       kinema codec decode [-o FILE] [options] FILE\n\n"
     "  encode               raw pictures to a lossless HEVC stream (Annex B, .h265). Raw is planar 8-bit 4:4:4: picture after picture, each as\n"
-    "                       three planes of W x H samples; each picture carries a hash of itself\n"
+    "                       three planes of W x H samples; each picture carries a hash of itself,\n"
+    "                       and the stream a seal: how many pictures it holds, of what size and in which order\n"
     "  decode               such a stream, or the video of a chunk, to raw pictures. Pictures are held against the hashes in the\n"
-    "                       stream; of a stream without them some damage only shows in the pictures. A chunk has checksums\n\n"
+    "                       stream, and all of it against its seal; without them some damage only shows in the pictures. A chunk has checksums\n\n"
     "  FILE                 - is the standard input\n"
     "  -o, --output FILE    where to; default: the standard output\n"
     "      --size WxH       encode: of the pictures, such as 256x1024, 16 to 8192 samples a side\n"
@@ -59,7 +61,8 @@ static const char help_text[] =
     "      --hevc-encoder NAME  encode: kinema (default), x265-ultrafast or x265-medium\n"
     "      --hevc-tools NAME    encode: full (default) or basic range extension tools\n"
     "      --hevc-slices N      encode: of a picture, 1 to 64 (chosen by size)\n"
-    "      --hash NAME      encode: md5 (default), crc, checksum or none: of each picture, in the stream, for whoever decodes it\n"
+    "      --hash NAME      encode: md5 (default), crc, checksum or none: of each picture, in the stream, for whoever decodes it;\n"
+    "                       none leaves the seal away, too\n"
     "      --verify         encode: decode each picture and compare it\n"
     "      --section N      decode: of a chunk, by its number in the chunk's table (the first one that is video)\n"
     "      --json           the summary as JSON, on the standard output; needs -o\n"
@@ -123,7 +126,6 @@ static int summary(const struct job *j, uint64_t n_stream, double encode_s)
 {
     const struct args *a = &j->args;
     const bool encoded = !strcmp(a->what, "encode");
-    const bool unhashed = a->hevc.encoder > KN_HEVC_ENCODER_KINEMA && (j->width % 8 || j->height % 8); /* kinema/video.h */
     const double samples = 3.0 * j->width * j->height * (double)j->n_pictures, seconds = seconds_since(j->begin_ns);
     const double bits = samples > 0 ? 8 * (double)n_stream / samples : 0, timed = encoded ? encode_s : seconds, speed = timed > 0 ? samples / timed / 1e6 : 0;
     if (!a->json) {
@@ -145,7 +147,7 @@ static int summary(const struct job *j, uint64_t n_stream, double encode_s)
         json_object_set_new(o, "hevc_encoder", json_string(kn_app_hevc_encoder_name(&a->hevc)));
         json_object_set_new(o, "hevc_tools", json_string(kn_app_hevc_tools_name(&a->hevc)));
         json_object_set_new(o, "content", json_string(a->content == KN_VIDEO_CONTENT_TILES ? "tiles" : "noise"));
-        json_object_set_new(o, "hash", json_string(hash_names[a->hash ? a->hash - KN_VIDEO_HASH_MD5 : unhashed ? 3 : 0]));
+        json_object_set_new(o, "hash", json_string(hash_names[j->hash - KN_VIDEO_HASH_MD5]));
         json_object_set_new(o, "verified", json_boolean(a->verify));
     }
     if (!encoded)
@@ -185,7 +187,7 @@ static int encode(struct job *j)
     const struct args *a = &j->args;
     struct kn_video_encoder *encoder = NULL;
     struct kn_err err = {0};
-    struct kn_video_encode_opts eo = {.size = sizeof eo, .width = a->width, .height = a->height, .hevc = a->hevc, .content = a->content, .verify = a->verify, .hash = a->hash};
+    struct kn_video_encode_opts eo = {.size = sizeof eo, .width = a->width, .height = a->height, .hevc = a->hevc, .content = a->content, .verify = a->verify, .hash = a->hash, .sealed = a->hash != KN_VIDEO_HASH_NONE};
     size_t n_bytes = 3 * (size_t)a->width * a->height;
     uint8_t *samples = malloc(n_bytes);
     int exit_status = KN_APP_EXIT_OK;
@@ -209,8 +211,17 @@ static int encode(struct job *j)
     }
     kn_app_progress_clear(&j->progress);
     if (exit_status == KN_APP_EXIT_OK) {
+        const uint8_t *unit;
+        size_t n_unit;
+        if ((status = kn_video_encoder_end(encoder, &unit, &n_unit, &err)))
+            exit_status = status_failed(j, status, &err);
+        else if (!write_all(j, unit, n_unit))
+            exit_status = write_failed(j);
+    }
+    if (exit_status == KN_APP_EXIT_OK) {
         struct kn_video_encode_stats stats;
         kn_video_encoder_get_stats(encoder, &stats);
+        j->hash = kn_video_encoder_hash(encoder);
         exit_status = summary(j, stats.n_bytes, (double)stats.encode_ns / 1e9);
     }
     kn_video_encoder_close(&encoder);
@@ -240,7 +251,7 @@ static void say_checked(struct job *j, const struct kn_video_decoder *decoder)
     struct kn_video_decode_stats stats = {.size = sizeof stats};
     kn_video_decoder_get_stats(decoder, &stats);
     snprintf(j->checked, sizeof j->checked, "%s", stats.chunk ? "checked by the chunk's checksums" : stats.n_hashed && stats.n_hashed == stats.n_pictures ? "checked by hashes"
-                                                  : stats.n_hashed ? "checked in part" : "not checked: no hashes in the stream");
+                                                  : stats.sealed && !j->enough ? "checked by the stream's seal" : stats.n_hashed ? "checked in part" : "not checked: no hashes in the stream");
 }
 
 static int decode(struct job *j)

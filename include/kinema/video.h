@@ -8,6 +8,8 @@
  *         kn_video_encode(e, samples, &unit, &n_bytes, &err);
  *         write(unit, n_bytes);
  *     }
+ *     kn_video_encoder_end(e, &unit, &n_bytes, &err); // of a sealed stream
+ *     write(unit, n_bytes);
  *     kn_video_encoder_close(&e);
  *
  *     kn_video_decoder_open(&d, &dopts, &err);
@@ -35,7 +37,7 @@ enum kn_video_content {
 
 /* The standard's decoded picture hash, an SEI message behind each picture: decoders then know a damaged picture. */
 enum kn_video_hash {
-    KN_VIDEO_HASH_DEFAULT = 0, /* MD5, which most decoders check; none where x265 codes sides that are no multiples of 8 */
+    KN_VIDEO_HASH_DEFAULT = 0, /* MD5, which most decoders check; none where x265 codes sides that are no multiples of its blocks: 8, ultrafast 16 */
     KN_VIDEO_HASH_MD5 = 1,
     KN_VIDEO_HASH_CRC = 2,
     KN_VIDEO_HASH_CHECKSUM = 3, /* the weakest: changes that cancel each other in a sum go unseen */
@@ -49,6 +51,10 @@ struct kn_video_encode_opts {
     enum kn_video_content content;
     bool verify;             /* decode each picture and compare */
     enum kn_video_hash hash;
+    /* Say at both ends what the stream holds, in two SEI messages that other decoders pass over: size, parameter sets, number and order of
+     * pictures, a digest of their bytes. Kinema's decoder then refuses what is cut, missing, twice there or moved. The stream must
+     * be ended with kn_video_encoder_end. */
+    bool sealed;
 };
 
 struct kn_video_encoder;
@@ -63,6 +69,11 @@ KN_API enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const
  * row are the stream. Errors: KN_E_NOMEM, KN_E_UNSUPPORTED (the encoder gave up), KN_E_MISMATCH (verify: says where it differs); afterwards
  * KN_E_STATE. */
 KN_API enum kn_status kn_video_encode(struct kn_video_encoder *encoder, const uint8_t *samples, const uint8_t **unit, size_t *n_bytes, struct kn_err *err);
+/* The stream's end, to be written behind its last unit, borrowed until close; 0 bytes of a stream that is not sealed or has no picture.
+ * Nothing may be encoded afterwards (KN_E_STATE). Errors: KN_E_ARG, KN_E_STATE. */
+KN_API enum kn_status kn_video_encoder_end(struct kn_video_encoder *encoder, const uint8_t **unit, size_t *n_bytes, struct kn_err *err);
+/* What opts.hash has come to. */
+KN_API enum kn_video_hash kn_video_encoder_hash(const struct kn_video_encoder *encoder);
 KN_API void kn_video_encoder_get_stats(const struct kn_video_encoder *encoder, struct kn_video_encode_stats *out);
 KN_API void kn_video_encoder_close(struct kn_video_encoder **encoder);
 
@@ -89,7 +100,8 @@ struct kn_video_decoder;
 KN_API enum kn_status kn_video_decoder_open(struct kn_video_decoder **out, const struct kn_video_decode_opts *opts, struct kn_err *err);
 /* Takes the next piece of an Annex B stream, or of a chunk (which is kept until it is complete), of any length. last: nothing follows. Streams
  * may follow each other when their pictures have one size. on_picture is called in order. Of a stream, every picture that has a decoded picture hash is
- * held against it before it is handed out, and Kinema's own reader follows the syntax; without hashes some damage shows in the pictures only.
+ * held against it before it is handed out, and Kinema's own reader follows the syntax; without hashes some damage shows in the pictures only. What a
+ * sealed stream holds is known to be whole and in order at its end, its last picture not yet handed out.
  * Errors: KN_E_FORMAT (damaged, or no such stream: says where), KN_E_ARG (no such section, or no chunk), KN_E_UNSUPPORTED (no decoder; a chunk
  * without video), KN_E_NOMEM, and what on_picture returned; afterwards KN_E_STATE. */
 KN_API enum kn_status kn_video_decode(struct kn_video_decoder *decoder, const void *bytes, size_t n_bytes, bool last, struct kn_err *err);
@@ -98,6 +110,7 @@ struct kn_video_decode_stats {
     uint64_t n_pictures, n_hashed; /* handed out, or held back by a failure; of those, held against the hash in their stream */
     bool read;         /* Kinema's own reader followed every unit, too; false: the stream uses what it does not know */
     bool chunk;        /* of a chunk, whose checksums were checked */
+    bool sealed;       /* every stream so far has a seal; once kn_video_decode has taken the last piece, the pictures' bytes match it */
 };
 KN_API void kn_video_decoder_get_stats(const struct kn_video_decoder *decoder, struct kn_video_decode_stats *out);
 KN_API void kn_video_decoder_close(struct kn_video_decoder **decoder);

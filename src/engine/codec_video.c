@@ -21,6 +21,7 @@
 #include "codec/hevc/hevc_encode.h"
 #include "codec/hevc/hevc_hash.h"
 #include "codec/hevc/hevc_reader.h"
+#include "codec/hevc/hevc_seal.h"
 #include "codec/hevc/hevc_syntax.h"
 
 #define MAX_UNIT (1u << 30) /* bytes of one picture; more is refused instead of kept */
@@ -35,10 +36,18 @@ struct kn_video_encoder {
     struct kni_hevc_encoder *encoder;
     struct kni_hevc_decoder *decoder; /* to verify */
     struct kn_video_encode_stats stats;
-    uint8_t *unit; /* with its hash */
+    uint8_t *unit; /* with its hash, and the seal's opening */
     size_t unit_capacity;
-    bool failed;
+    struct kni_hevc_seal seal;
+    uint8_t closing[KNI_HEVC_SEAL_BYTES];
+    bool failed, ended;
 };
+
+/* x265 codes pictures in whole blocks of this side, and what it puts beyond a picture's edge only it knows. 1: any side will do. */
+static uint32_t block_side(enum kn_hevc_encoder encoder)
+{
+    return encoder == KN_HEVC_ENCODER_X265_ULTRAFAST ? 16 : encoder == KN_HEVC_ENCODER_X265_MEDIUM ? 8 : 1;
+}
 
 enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct kn_video_encode_opts *opts, struct kn_err *err)
 {
@@ -57,10 +66,11 @@ enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct
     if ((unsigned)o.hash > KN_VIDEO_HASH_NONE)
         return kni_err_set(err, KN_E_ARG, "unknown hash %d; use MD5 (%d), CRC (%d), checksum (%d) or none (%d)", (int)o.hash, KN_VIDEO_HASH_MD5, KN_VIDEO_HASH_CRC,
                            KN_VIDEO_HASH_CHECKSUM, KN_VIDEO_HASH_NONE);
-    const bool unknown_edge = o.hevc.encoder > KN_HEVC_ENCODER_KINEMA && (o.width % 8 || o.height % 8);
+    const uint32_t side = block_side(o.hevc.encoder);
+    const bool unknown_edge = o.width % side || o.height % side;
     if (unknown_edge && o.hash && o.hash != KN_VIDEO_HASH_NONE)
-        return kni_err_set(err, KN_E_UNSUPPORTED, "x265 codes samples beyond the edge of %u x %u that only it knows, so that no hash can be made: use sides that are multiples of 8, or no hash",
-                           o.width, o.height);
+        return kni_err_set(err, KN_E_UNSUPPORTED, "x265 codes samples beyond the edge of %u x %u that only it knows, so that no hash can be made: use sides that are multiples of %u, or no hash",
+                           o.width, o.height, side);
     if (!o.hash)
         o.hash = unknown_edge ? KN_VIDEO_HASH_NONE : KN_VIDEO_HASH_MD5;
     struct kn_video_encoder *e = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *e, 0);
@@ -120,27 +130,38 @@ static enum kn_status verify(struct kn_video_encoder *e, const uint8_t *samples,
     return s;
 }
 
-/* Puts the picture's hash behind its unit. */
-static enum kn_status add_hash(struct kn_video_encoder *e, const uint8_t *const planes[3], const size_t strides[3], const uint8_t **unit, size_t *n_bytes,
+/* Puts the picture's hash behind its unit, and the seal's opening into the first. */
+static enum kn_status add_messages(struct kn_video_encoder *e, const uint8_t *const planes[3], const size_t strides[3], const uint8_t **unit, size_t *n_bytes,
                                struct kn_err *err)
 {
     const uint32_t width = e->opts.width, height = e->opts.height;
     const enum kn_video_hash hash = e->opts.hash;
     struct kni_hevc_digest digest;
-    if (hash == KN_VIDEO_HASH_NONE)
+    const bool first = !e->stats.n_pictures, opens = e->opts.sealed && first, hashed = hash != KN_VIDEO_HASH_NONE;
+    uint8_t opening[KNI_HEVC_SEAL_BYTES];
+    size_t n_opening = 0, at = 0;
+    if (opens)
+        n_opening = kni_hevc_seal_open(&e->seal, *unit, *n_bytes, width, height, opening, &at);
+    if (e->opts.sealed)
+        kni_hevc_seal_add(&e->seal, *unit, *n_bytes);
+    if (!hashed && !opens)
         return KN_OK;
-    size_t need = *n_bytes + KNI_HEVC_DIGEST_BYTES;
+    size_t need = *n_bytes + n_opening + KNI_HEVC_DIGEST_BYTES;
     if (need > e->unit_capacity) {
         kni_free(e->unit);
         e->unit_capacity = 0;
         e->unit = kni_alloc(KNI_ALLOC_TAG_CODEC, need + need / 2, 0);
         e->unit_capacity = e->unit ? need + need / 2 : 0;
     }
-    if (!e->unit || !kni_hevc_digest_of(&digest, (enum kni_hevc_hash)(hash - KN_VIDEO_HASH_MD5), planes, strides, width, height, (width + 7) / 8 * 8, (height + 7) / 8 * 8))
+    if (!e->unit || (hashed && !kni_hevc_digest_of(&digest, (enum kni_hevc_hash)(hash - KN_VIDEO_HASH_MD5), planes, strides, width, height, (width + 7) / 8 * 8, (height + 7) / 8 * 8)))
         return kni_err_set(err, KN_E_NOMEM, "no memory for a picture's hash");
-    memcpy(e->unit, *unit, *n_bytes);
+    memcpy(e->unit, *unit, at);
+    memcpy(e->unit + at, opening, n_opening);
+    memcpy(e->unit + at + n_opening, *unit + at, *n_bytes - at);
     *unit = e->unit;
-    *n_bytes += kni_hevc_digest_put(&digest, e->unit + *n_bytes);
+    *n_bytes += n_opening;
+    if (hashed)
+        *n_bytes += kni_hevc_digest_put(&digest, e->unit + *n_bytes);
     return KN_OK;
 }
 
@@ -149,7 +170,7 @@ enum kn_status kn_video_encode(struct kn_video_encoder *e, const uint8_t *sample
     if (!e || !samples || !unit || !n_bytes)
         return kni_err_set(err, KN_E_ARG, "kn_video_encode needs an encoder, samples, and places for the unit");
     if (e->failed)
-        return kni_err_set(err, KN_E_STATE, "this video encoder has failed before: open another one");
+        return kni_err_set(err, KN_E_STATE, "this video encoder has %s before: open another one", e->ended ? "ended" : "failed");
     const size_t width = e->opts.width, plane = width * e->opts.height, strides[3] = {width, width, width};
     const uint8_t *const planes[3] = {samples, samples + plane, samples + 2 * plane};
     uint64_t t0 = kni_processor_ns();
@@ -158,7 +179,7 @@ enum kn_status kn_video_encode(struct kn_video_encoder *e, const uint8_t *sample
     if (s == KN_OK)
         kni_hevc_encode_take(e->encoder, unit, n_bytes);
     if (s == KN_OK)
-        s = add_hash(e, planes, strides, unit, n_bytes, err);
+        s = add_messages(e, planes, strides, unit, n_bytes, err);
     if (s == KN_OK && e->opts.verify)
         s = verify(e, samples, *unit, *n_bytes, err);
     e->failed = s != KN_OK;
@@ -167,6 +188,24 @@ enum kn_status kn_video_encode(struct kn_video_encoder *e, const uint8_t *sample
         e->stats.n_bytes += *n_bytes;
     }
     return s;
+}
+
+enum kn_video_hash kn_video_encoder_hash(const struct kn_video_encoder *e)
+{
+    return e->opts.hash;
+}
+
+enum kn_status kn_video_encoder_end(struct kn_video_encoder *e, const uint8_t **unit, size_t *n_bytes, struct kn_err *err)
+{
+    if (!e || !unit || !n_bytes)
+        return kni_err_set(err, KN_E_ARG, "kn_video_encoder_end needs an encoder and places for the unit");
+    if (e->failed)
+        return kni_err_set(err, KN_E_STATE, "this video encoder has %s before: open another one", e->ended ? "ended" : "failed");
+    *unit = e->closing;
+    *n_bytes = e->opts.sealed && e->stats.n_pictures ? kni_hevc_seal_close(&e->seal, e->closing) : 0;
+    e->stats.n_bytes += *n_bytes;
+    e->failed = e->ended = true;
+    return KN_OK;
 }
 
 void kn_video_encoder_get_stats(const struct kn_video_encoder *e, struct kn_video_encode_stats *out)
@@ -183,7 +222,8 @@ struct kn_video_decoder {
     struct kni_hevc_decoder *decoder;
     struct kni_hevc_expect expect; /* of the current stream */
     struct kni_hevc_reader *reader; /* of a bare stream; NULL before it, and after it met what it does not know */
-    bool begun, failed, bare, chunk, followed;
+    struct kni_hevc_seal seal;      /* of the current stream */
+    bool begun, failed, bare, chunk, followed, unsealed;
     uint64_t unit_end[N_ENDS];      /* bytes up to a unit's end, by its number in the stream */
     uint64_t n_fed, n_bytes;        /* units of the current stream; bytes of all */
     const uint8_t *sizes;           /* of a section's units */
@@ -256,9 +296,12 @@ static enum kn_status end_stream(struct kn_video_decoder *d, struct kn_err *err)
 /* Ends the stream before, if there is one, and begins with what the first unit's parameter set claims. */
 static enum kn_status begin_stream(struct kn_video_decoder *d, const struct kni_hevc_claims *claims, struct kn_err *err)
 {
-    enum kn_status s = end_stream(d, err);
+    enum kn_status s = kni_hevc_seal_end(&d->seal, err);
+    if (s == KN_OK)
+        s = end_stream(d, err);
     if (s != KN_OK)
         return s;
+    d->seal = (struct kni_hevc_seal){0};
     if (!claims->width || !claims->height || claims->width > KNI_HEVC_MAX_SIDE || claims->height > KNI_HEVC_MAX_SIDE)
         return kni_err_set(err, KN_E_FORMAT, "a stream of %u x %u: sides have at most %u samples here", claims->width, claims->height, KNI_HEVC_MAX_SIDE);
     if (d->n_pictures && (claims->width != d->expect.width || claims->height != d->expect.height))
@@ -316,6 +359,11 @@ static enum kn_status take_unit(struct kn_video_decoder *d, const uint8_t *unit,
         s = read_unit(d, unit, n_bytes, err);
     if (s == KN_OK && last && d->reader)
         s = kni_hevc_reader_end(d->reader, NULL, err);
+    if (s == KN_OK)
+        s = kni_hevc_seal_follow(&d->seal, unit, n_bytes, d->expect.width, d->expect.height, err);
+    d->unsealed |= !d->seal.opened;
+    if (s == KN_OK && last)
+        s = kni_hevc_seal_end(&d->seal, err);
     d->n_bytes += n_bytes;
     d->unit_end[d->n_fed++ % N_ENDS] = d->n_bytes;
     return s == KN_OK ? kni_hevc_decode_unit(&d->decoder, unit, n_bytes, hand_out, d, err) : s;
@@ -421,6 +469,8 @@ static enum kn_status decode_units(struct kn_video_decoder *d, bool last, struct
     if (s == KN_OK && last && !ended && d->reader) /* the last bytes were given before they were known to be the last */
         s = kni_hevc_reader_end(d->reader, NULL, err);
     if (s == KN_OK && last)
+        s = kni_hevc_seal_end(&d->seal, err);
+    if (s == KN_OK && last)
         s = end_stream(d, err);
     if (s == KN_OK && last && !d->n_pictures)
         s = kni_err_set(err, KN_E_FORMAT, "an empty stream: there is no picture");
@@ -448,7 +498,7 @@ enum kn_status kn_video_decode(struct kn_video_decoder *d, const void *bytes, si
 
 void kn_video_decoder_get_stats(const struct kn_video_decoder *d, struct kn_video_decode_stats *out)
 {
-    struct kn_video_decode_stats now = {.size = out->size, .n_pictures = d->n_pictures, .read = d->reader != NULL, .chunk = d->chunk};
+    struct kn_video_decode_stats now = {.size = out->size, .n_pictures = d->n_pictures, .read = d->reader != NULL, .chunk = d->chunk, .sealed = d->bare && !d->unsealed};
     now.n_hashed = d->n_hashed + d->n_hashed_now;
     memcpy(out, &now, out->size < sizeof now ? out->size : sizeof now);
 }

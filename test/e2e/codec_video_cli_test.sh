@@ -41,7 +41,8 @@ grep -q "$n pictures of $w x $h" "$work/err" || fail "no summary on stderr"
 
 "$bin" codec encode --size ${w}x$h --pictures 1 --hevc-slices 2 --hevc-tools basic -o "$work/one.h265" "$raw" 2>/dev/null || fail "one picture"
 "$bin" codec decode --pictures 1 --json -o "$work/one.yuv" "$work/two.h265" >"$work/one.json" 2>/dev/null || fail "one of two pictures, summary"
-[ "$(json "$work/one.json" '[o["pictures"], o["bytes"]]')" = "[1, $(stat -c %s "$work/one.h265")]" ] || fail "one of two pictures takes the bytes of both: $(cat "$work/one.json")"
+one=$(stat -c %s "$work/one.h265") # with the end of its seal, at most 64 bytes
+[ "$(json "$work/one.json" "[o[\"pictures\"], $one - 64 < o[\"bytes\"] < $one]")" = "[1, true]" ] || fail "one of two pictures takes the bytes of both: $(cat "$work/one.json")"
 
 # ---- hashes: said, checked, and damage is refused
 for hash in md5 crc checksum; do
@@ -70,6 +71,51 @@ PY
     fi
   done
 done
+
+# ---- the seal: what hashes of pictures do not see
+"$bin" codec encode --size ${w}x$h -o "$work/seal.h265" "$raw" 2>/dev/null || fail "sealed"
+"$bin" codec encode --size $((w + 1))x$h -o "$work/wide.h265" <(head -c $((3 * (w + 1) * h)) "$raw") 2>/dev/null || fail "another width"
+python3 - "$work" <<'PY'
+import sys
+p = sys.argv[1]
+def nals(name):
+    parts = open(p + name, "rb").read().split(b"\0\0\1")[1:]
+    return [b"\0\0\1" + part for part in parts]
+def kind(nal):
+    return nal[3] >> 1
+n = nals("/seal.h265")
+begins = [i for i, nal in enumerate(n) if kind(nal) < 32 and nal[5] >> 7] + [len(n) - 1]
+pictures = [n[a:b] for a, b in zip(begins, begins[1:])]
+sps = [nal for nal in nals("/wide.h265") if kind(nal) == 33][0]
+head, end = n[:begins[0]], n[-1:]
+def write(name, *lists):
+    open(f"{p}/bad.{name}", "wb").write(b"".join(b"".join(part) for part in lists))
+write("cut", head, *pictures[:-1])
+write("half", head, *pictures[:2], end)
+write("missing", head, *pictures[:2], *pictures[3:], end)
+write("twice", head, *pictures[:3], *pictures[2:], end)
+write("open", [nal for nal in n if kind(nal) != 39])
+write("close", n[:-1])
+write("window", [sps if kind(nal) == 33 else nal for nal in n])
+write("behind", n, pictures[-1])
+PY
+for pair in cut:"end was cut off" half:"its seal says 5" missing:"picture" twice:"picture" open:"opening of its seal" close:"closing of its seal" window:"its seal says ${w} x $h" \
+  behind:"picture"; do
+  kept "${pair#*:}" "$bin" codec decode -o "$work/old" "$work/bad.${pair%%:*}"
+done
+expect 0 "checked by hashes" "$bin" codec decode -o "$work/hash.yuv" "$work/seal.h265"
+"$bin" codec decode --pictures 3 "$work/bad.cut" 2>/dev/null | cmp -s - <(head -c $((3 * w * h * 3)) "$raw") || fail "three pictures of a cut stream"
+if [ ${#encoders[@]} -gt 1 ]; then # x265 beyond the edge: no hash, and the seal all the same
+  "$bin" codec encode --size ${w}x$h --hevc-encoder x265-ultrafast -o "$work/x.h265" "$raw" 2>/dev/null || fail "x265, sealed"
+  expect 0 "checked by the stream's seal" "$bin" codec decode -o "$work/hash.yuv" "$work/x.h265"
+  head -c $((3 * 72 * 40)) "$raw" >"$work/eights" # ultrafast codes blocks of 16
+  expect 1 "multiples of 16, or no hash" "$bin" codec encode --size 72x40 --hevc-encoder x265-ultrafast --hash md5 -o "$work/none" "$work/eights"
+  for pair in ultrafast:none medium:md5; do
+    "$bin" codec encode --size 72x40 --hevc-encoder x265-${pair%:*} --verify --json -o "$work/x.h265" "$work/eights" >"$work/x.json" 2>"$work/err" || fail "72x40: $(cat "$work/err")"
+    [ "$(json "$work/x.json" 'o["hash"]')" = ${pair#*:} ] || fail "72x40: $(cat "$work/x.json")"
+    "$bin" codec decode "$work/x.h265" 2>"$work/err" | cmp -s - "$work/eights" || fail "72x40, x265-${pair%:*}: $(cat "$work/err")"
+  done
+fi
 "$bin" codec encode --size ${w}x$h --hash none -o "$work/hash.h265" "$raw" 2>/dev/null || fail "no hash"
 expect 0 "not checked: no hashes" "$bin" codec decode -o "$work/hash.yuv" "$work/hash.h265"
 expect 0 "hash      none: not checked" "$bin" codec inspect "$work/hash.h265"
