@@ -20,6 +20,7 @@ static void fill_ref(struct kni_kernels *k)
     k->logit_sum = kni_logit_sum_ref;
     k->logit_sum_above = kni_logit_sum_above_ref;
     k->logit_count_above = kni_logit_count_above_ref;
+    k->logit_split = kni_logit_split_ref;
     k->gemm = kni_gemm_ref;
     k->pack16 = kni_pack16_ref;
     k->quantise = kni_quantise_ref;
@@ -54,6 +55,7 @@ static void fill_avx2(struct kni_kernels *k)
     k->logit_sum = kni_logit_sum_avx2;
     k->logit_sum_above = kni_logit_sum_above_avx2;
     k->logit_count_above = kni_logit_count_above_avx2;
+    k->logit_split = kni_logit_split_avx2;
     k->gemm = kni_gemm_avx2;
     k->pack16 = kni_pack16_avx2;
     k->dequant[KNI_DTYPE_Q4_0] = kni_dequant_q4_0_avx2;
@@ -79,6 +81,9 @@ static void fill_avx2(struct kni_kernels *k)
 /* On top of AVX2. */
 static void fill_avx512(struct kni_kernels *k, uint32_t cpu_flags)
 {
+    k->logit_sum = kni_logit_sum_avx512;
+    k->logit_sum_above = kni_logit_sum_above_avx512;
+    k->logit_split = kni_logit_split_avx512;
     k->gemm = kni_gemm_avx512;
     k->attn_score16[KN_KV_TYPE_F16] = kni_attn_score16_f16_avx512;
     k->attn_score16[KN_KV_TYPE_BF16] = kni_attn_score16_bf16_avx512;

@@ -36,6 +36,7 @@ struct kni_kernels {
     kni_logit_sum_fn logit_sum;
     kni_logit_sum_above_fn logit_sum_above;
     kni_logit_count_above_fn logit_count_above;
+    kni_logit_split_fn logit_split;
     kni_gemm_fn gemm;
     kni_pack16_fn pack16;
     kni_quantise_fn quantise;

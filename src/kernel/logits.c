@@ -46,3 +46,20 @@ uint32_t kni_logit_count_above_ref(const float *x, const float *max, uint32_t n,
             count += x[i] > bound;
     return count;
 }
+
+void kni_logit_split_ref(struct kni_logit_split *s)
+{
+    kni_logit_sum_above_ref(s->sum, s->x, s->max, s->n, s->high, s->shift, s->scale);
+    s->n_above = s->n_between = 0;
+    for (uint32_t b = 0; b < kni_logit_blocks(s->n); b++)
+        for (uint32_t i = b * KNI_LOGIT_BLOCK; s->max[b] > s->low && i < block_end(b, s->n); i++) {
+            s->n_above += s->x[i] > s->high;
+            if (!(s->x[i] > s->low) || s->x[i] > s->high)
+                continue;
+            if (s->n_between < s->n_room) {
+                s->values[s->n_between] = s->x[i];
+                s->ids[s->n_between] = i;
+            }
+            s->n_between++;
+        }
+}

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole blocks are four vectors; the last, partial one goes through masks whose other lanes hold -INFINITY. */
+/*
+ * Whole blocks are four vectors; the last, partial one goes through masks whose other lanes hold -INFINITY. Lanes are added in the
+ * order of vectors twice as wide: the AVX-512 form has the same bits.
+ */
 #include "kernel/logits.h"
 
 #if defined(__x86_64__)
@@ -30,6 +33,14 @@ static inline __m256 weight(__m256 v, __m256 shift, __m256 scale, __m256 bound)
     return _mm256_and_ps(vec_exp_softmax(_mm256_mul_ps(_mm256_sub_ps(v, shift), scale)), _mm256_cmp_ps(v, bound, _CMP_GT_OQ));
 }
 
+static inline float sum_of(const __m256 v[4], __m256 shift, __m256 scale, __m256 bound)
+{
+    __m256 w[4];
+    for (uint32_t i = 0; i < 4; i++)
+        w[i] = weight(v[i], shift, scale, bound);
+    return vec_sum(_mm256_add_ps(_mm256_add_ps(w[0], w[2]), _mm256_add_ps(w[1], w[3])));
+}
+
 void kni_logit_max_avx2(float *max, const float *x, uint32_t n)
 {
     const __m256 low = _mm256_set1_ps(-INFINITY);
@@ -52,9 +63,7 @@ void kni_logit_sum_avx2(float *sum, const float *x, const float *max, uint32_t n
         if (!(max[b] > -INFINITY && max[b] < INFINITY))
             continue;
         load(x + at, n - at, v);
-        for (uint32_t i = 0; i < 4; i++)
-            v[i] = weight(v[i], m, f, low);
-        sum[b] = vec_sum(_mm256_add_ps(_mm256_add_ps(v[0], v[1]), _mm256_add_ps(v[2], v[3])));
+        sum[b] = sum_of(v, m, f, low);
     }
 }
 
@@ -68,9 +77,7 @@ void kni_logit_sum_above_avx2(float *sum, const float *x, const float *max, uint
         if (!(max[b] > bound))
             continue;
         load(x + at, n - at, v);
-        for (uint32_t i = 0; i < 4; i++)
-            v[i] = weight(v[i], m, f, low);
-        sum[b] = vec_sum(_mm256_add_ps(_mm256_add_ps(v[0], v[1]), _mm256_add_ps(v[2], v[3])));
+        sum[b] = sum_of(v, m, f, low);
     }
 }
 
@@ -91,5 +98,44 @@ uint32_t kni_logit_count_above_avx2(const float *x, const float *max, uint32_t n
     for (uint32_t i = 0; i < 8; i++)
         total += lanes[i];
     return total;
+}
+
+/* Bit i: value i of the block is above the bound. */
+static inline uint32_t bits_above(const __m256 v[4], __m256 bound)
+{
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < 4; i++)
+        bits |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(v[i], bound, _CMP_GT_OQ)) << 8 * i;
+    return bits;
+}
+
+void kni_logit_split_avx2(struct kni_logit_split *s)
+{
+    const __m256 low = _mm256_set1_ps(s->low), high = _mm256_set1_ps(s->high), m = _mm256_set1_ps(s->shift), f = _mm256_set1_ps(s->scale);
+    const uint32_t n_room = s->n_room;
+    uint32_t count = 0, above = 0;
+    for (uint32_t at = 0; at < s->n; at += KNI_LOGIT_BLOCK) {
+        const float max = s->max[at / KNI_LOGIT_BLOCK];
+        float *sum = s->sum + at / KNI_LOGIT_BLOCK;
+        uint32_t top = 0;
+        __m256 v[4];
+        *sum = 0;
+        if (!(max > s->low))
+            continue;
+        load(s->x + at, s->n - at, v);
+        if (max > s->high) {
+            top = bits_above(v, high);
+            above += (uint32_t)__builtin_popcount(top);
+            *sum = sum_of(v, m, f, high);
+        }
+        for (uint32_t between = bits_above(v, low) & ~top; between; between &= between - 1, count++) {
+            if (count >= n_room)
+                continue;
+            s->ids[count] = at + (uint32_t)__builtin_ctz(between);
+            s->values[count] = s->x[s->ids[count]];
+        }
+    }
+    s->n_above = above;
+    s->n_between = count;
 }
 #endif

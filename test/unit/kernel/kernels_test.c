@@ -24,6 +24,7 @@ static void tables_follow_the_flags(void **state)
         assert_true(k.rmsnorm == (avx2 ? kni_rmsnorm_avx2 : kni_rmsnorm_ref));
         assert_true(k.gemm == (avx512 ? kni_gemm_avx512 : avx2 ? kni_gemm_avx2 : kni_gemm_ref));
         assert_true(k.qgemm == (vnni ? kni_qgemm_vnni_avx512 : avx512 ? kni_qgemm_avx512 : avx2 ? kni_qgemm_avx2 : kni_qgemm_ref));
+        assert_true(k.logit_sum_above == (avx512 ? kni_logit_sum_above_avx512 : avx2 ? kni_logit_sum_above_avx2 : kni_logit_sum_above_ref));
         assert_int_equal(k.cpu_flags & ~usable, 0);
         assert_int_equal(kni_kernels_level(flags), avx512 ? KN_CPU_LEVEL_AVX512 : avx2 ? KN_CPU_LEVEL_AVX2 : KN_CPU_LEVEL_REF);
         assert_int_equal(kni_kernels_level(k.cpu_flags), kni_kernels_level(flags)); /* a table's own flags say its level */
