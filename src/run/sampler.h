@@ -34,20 +34,21 @@ struct kni_logits {
     uint32_t n;
     float *x;      /* [n]; unchanged after a call, but not during it */
     float *max;    /* [blocks] of x; after a pick those of the penalised logits */
-    float *sum;    /* [blocks] of x with the sampler's scale, likewise; unread when it is greedy */
+    float *sum;    /* [blocks] of x with the sampler's scale, likewise; unread when that is 0 */
     float *scratch; /* kni_logits_scratch_floats(n) */
 };
 
-/* scratch: blocks' masses in two arrays, and a list. */
+/* Nine floats a block and a list; sampler_cut.h says of what. */
 static inline size_t kni_logits_scratch_floats(uint32_t n)
 {
-    return 2 * (size_t)kni_logit_blocks(n) + KNI_SAMPLER_LIST * (sizeof(struct kni_candidate) / sizeof(float));
+    return 9 * (size_t)kni_logit_blocks(n) + (KNI_SAMPLER_LIST + 1) * (sizeof(struct kni_candidate) / sizeof(float));
 }
 
 struct kni_sampler {
     struct kn_sampler_opts opts;
     uint32_t n_vocab;
-    float scale;                    /* 1 / temperature; 0: greedy */
+    float sharpness;                /* 1 / temperature; 0: greedy */
+    float scale;                    /* of the sums of blocks that a pick reads, which is the sharpness; 0: it reads none */
     uint64_t n_draws;               /* counter of the generator */
     int32_t *recent;                /* ring of the last repeat_last tokens */
     uint32_t n_recent, recent_at;   /* filled entries; where the next one goes */

@@ -15,23 +15,25 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "base/cpu.h"
 #include "run/sampler.h"
+#include "support/cpu_levels.h"
 
 #define MAX_VOCAB 49157u
 
-static struct kni_kernels tables[2]; /* references; best of the machine */
-static unsigned level;
+static struct kni_kernels tables[N_CPU_LEVELS]; /* every level that the machine has */
+static unsigned level, n_levels;
 
 /* A row as the run hands it to a sampler. */
 static struct kni_logits row_of(const float *logits, uint32_t n, float scale)
 {
-    static float x[MAX_VOCAB], max[MAX_VOCAB / 32 + 1], sum[MAX_VOCAB / 32 + 1], scratch[2 * (MAX_VOCAB / 32 + 1) + 2 * KNI_SAMPLER_LIST];
+    static float x[MAX_VOCAB], max[MAX_VOCAB / 32 + 1], sum[MAX_VOCAB / 32 + 1], scratch[9 * (MAX_VOCAB / 32 + 1) + 2 * KNI_SAMPLER_LIST + 2];
     struct kni_logits l = {.kernels = &tables[level], .n = n, .x = x, .max = max, .sum = sum, .scratch = scratch};
-    assert_true(n <= MAX_VOCAB);
+    assert_true(n <= MAX_VOCAB && kni_logits_scratch_floats(n) <= sizeof scratch / sizeof *scratch);
     memcpy(x, logits, n * sizeof *x);
     tables[level].logit_max(max, x, n);
     tables[level].logit_sum(sum, x, max, n, scale);
+    for (uint32_t b = 0; !(scale > 0) && b < kni_logit_blocks(n); b++)
+        sum[b] = NAN; /* unread */
     return l;
 }
 
@@ -322,10 +324,13 @@ static const struct kn_sampler_opts settings[] = {
     {.temperature = 1, .top_k = 257}, {.temperature = 1, .top_k = 700}, {.temperature = 1, .top_p = 0.9f}, {.temperature = 1, .top_p = 0.5f}, {.temperature = 1, .top_p = 0.05f},
     {.temperature = 1, .min_p = 0.05f}, {.temperature = 1, .min_p = 0.5f}, {.temperature = 0.9f, .top_k = 40, .top_p = 0.8f}, {.temperature = 0.9f, .top_k = 600, .top_p = 0.8f},
     {.temperature = 1.2f, .top_p = 0.95f, .min_p = 0.1f}, {.temperature = 1, .top_k = 500, .top_p = 0.7f, .min_p = 0.02f},
+    {.temperature = 20, .top_p = 0.1f}, {.temperature = 20, .top_p = 0.01f}, {.temperature = 1e6f, .top_p = 0.2f}, {.temperature = 20, .top_k = 5000},
+    {.temperature = 20, .top_k = 20000, .top_p = 0.9f}, {.temperature = 20, .top_k = 20000, .top_p = 0.1f}, {.temperature = 20, .top_p = 0.1f, .min_p = 0.9f},
+    {.temperature = 20, .top_k = 20000, .top_p = 0.2f, .min_p = 0.8f}, {.temperature = 20, .min_p = 0.8f}, {.temperature = 4, .top_k = 9000, .min_p = 0.5f},
 };
 #define N_SETTINGS (sizeof settings / sizeof *settings)
 
-/* Sizes around blocks, lists and both sides of everything. Of some 900 chi-squares, many of one degree of freedom, the largest is beyond 5
+/* Sizes around blocks, lists and both sides of everything. Of some 2,000 chi-squares, many of one degree of freedom, the largest is beyond 5
  * standard deviations by chance. */
 static void distribution(void **state)
 {
@@ -335,7 +340,7 @@ static void distribution(void **state)
     static struct entry e[MAX_VOCAB];
     static uint32_t counts[MAX_VOCAB];
     double worst = 0;
-    for (level = 0; level < 2; level++)
+    for (level = 0; level < n_levels; level++)
         for (unsigned n = 0; n < 7; n++)
             for (unsigned shape = 0; shape < SHAPE_COUNT; shape++)
                 for (unsigned i = 0; i < N_SETTINGS; i++) {
@@ -352,7 +357,7 @@ static void distribution(void **state)
                     if (d > 8)
                         fail_msg("level %u, %u tokens, shape %u, setting %u: %.1f standard deviations", level, sizes[n], shape, i, d);
                 }
-    level = 1;
+    level = n_levels - 1;
     print_message("largest deviation: %.2f\n", worst);
 }
 
@@ -404,7 +409,7 @@ static void cuts_are_exact(void **state)
         {.temperature = 1, .top_p = 0.3f}, {.temperature = 1, .top_p = 0.5f, .top_k = 400}, {.temperature = 1, .min_p = 0.66f}, {.temperature = 1, .min_p = 1},
         {.temperature = 100, .top_k = 500}, {.temperature = 1, .top_k = 600, .min_p = 0.7f},
     };
-    for (level = 0; level < 2; level++)
+    for (level = 0; level < n_levels; level++)
         for (unsigned i = 0; i < sizeof cuts / sizeof *cuts; i++) {
             uint32_t k = plain(e, &cuts[i], x, N, 0);
             draw_many(cuts[i], x, N, counts, 20000);
@@ -412,7 +417,7 @@ static void cuts_are_exact(void **state)
                 if ((counts[e[j].id] > 0) != (j < k))
                     fail_msg("level %u, cut %u: candidate %u of %u was drawn %u times", level, i, j, k, counts[e[j].id]);
         }
-    level = 1;
+    level = n_levels - 1;
 }
 
 /* The penalty over a vocabulary of many blocks, and sampled: against a plain computation on penalised logits. */
@@ -450,7 +455,7 @@ static void log_norm(void **state)
 {
     (void)state;
     static float x[MAX_VOCAB];
-    for (level = 0; level < 2; level++)
+    for (level = 0; level < n_levels; level++)
         for (unsigned shape = 0; shape < SHAPE_COUNT; shape++) {
             double sum = 0;
             make_logits(x, MAX_VOCAB, (enum shape)shape);
@@ -459,15 +464,15 @@ static void log_norm(void **state)
             struct kni_logits l = row_of(x, MAX_VOCAB, 1);
             assert_true(fabs(kni_logits_log_norm(&l, l.sum) - log(sum)) < 1e-6);
         }
-    level = 1;
+    level = n_levels - 1;
 }
 
 static int set_up(void **state)
 {
     (void)state;
-    kni_kernels_init(&tables[0], 0);
-    kni_kernels_init(&tables[1], kni_cpu_flags_all());
-    level = 1;
+    for (n_levels = 0; n_levels < cpu_sets_count(N_CPU_LEVELS); n_levels++)
+        kni_kernels_init(&tables[n_levels], cpu_sets[n_levels]);
+    level = n_levels - 1;
     return 0;
 }
 
