@@ -173,8 +173,10 @@ static int eval(struct kn_model *model, const struct args *a, struct kn_eval_cal
     for (uint32_t i = 0; i < a->n_texts && exit_status == KN_APP_EXIT_OK; i++) {
         exit_status = eval_text(model, a, a->texts[i], calibration, &reports[i]);
         head.text = a->texts[i];
+        struct kn_learned_run run = {.path = a->texts[i], .earlier = a->texts, .n_earlier = i, .prefix = a->prefix,
+                                     .calibration = a->calibration, .n_calibration = a->n_calibration};
         if (exit_status == KN_APP_EXIT_OK)
-            head.hints = kn_learned_hints(&learned, &reports[i], a->texts[i], a->texts, i, a->calibration, a->n_calibration);
+            head.hints = kn_learned_hints(&learned, &reports[i], &run);
         if (exit_status == KN_APP_EXIT_OK)
             exit_status = print_report(&reports[i], &head, a->json);
         json_decref(head.hints);
