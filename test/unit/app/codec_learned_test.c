@@ -40,6 +40,7 @@ static const struct measured {
     {"Greek manual pages", {10.07, 17.93, 24.06}, {0.00912, 0.02331, 0.03451}, KN_LEARNED_UNLIKE},
     {"base64", {10.69, 19.10, 25.60}, {0.00258, 0.00948, 0.01701}, KN_LEARNED_ALIKE},
     {"JSON", {11.95, 21.60, 28.98}, {0.00107, 0.00357, 0.00501}, KN_LEARNED_ALIKE},
+    {"Bash", {11.72, 21.02, 28.07}, {0.00227, 0.00693, 0.01221}, KN_LEARNED_ALIKE},
 };
 #define N_MEASURED (sizeof measured / sizeof *measured)
 
