@@ -11,8 +11,8 @@
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "codec/hevc/hevc_encode.h"
-#include "codec/layout_spectral.h"
-#include "codec/tiles.h"
+#include "codec/spectral/layout_spectral.h"
+#include "codec/tiles/tiles.h"
 #include "kernel/kernels.h"
 
 /* One entry a preset and backend. A preset's first entry is its default. */

@@ -14,7 +14,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
-#include "codec/profile.h"
+#include "codec/profile/profile.h"
 #include "device/kv_view.h"
 
 enum kni_layout_id { KNI_LAYOUT_ID_EXACT = 1, KNI_LAYOUT_ID_TILES = 2, KNI_LAYOUT_ID_SPECTRAL = 3 };

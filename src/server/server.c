@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "server/api.h"
+#include "server/api/api.h"
 #include "server/server_opts.h"
 
 #define MAX_CONNECTIONS 10000u

@@ -11,7 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/buf.h"
-#include "server/params.h"
+#include "server/api/params.h"
 #include "support/open_tiny.h"
 
 static const char *const texts[] = {

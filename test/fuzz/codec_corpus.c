@@ -20,7 +20,7 @@
 #include "codec/codec.h"
 #include "codec/container.h"
 #include "codec/hevc/hevc_encode.h"
-#include "codec/tiles.h"
+#include "codec/tiles/tiles.h"
 #include "support/symbol_matrix.h"
 #include "support/tiny_profile.h"
 

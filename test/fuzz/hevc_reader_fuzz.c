@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "codec/hevc/hevc_reader.h"
+#include "measure/reader/hevc_reader.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

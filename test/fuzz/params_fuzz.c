@@ -10,8 +10,8 @@
 
 #include "base/alloc.h"
 #include "base/buf.h"
-#include "server/params.h"
-#include "server/params_json.h"
+#include "server/api/params.h"
+#include "server/api/params_json.h"
 #include "support/open_tiny.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "codec/profile.h"
-#include "codec/spectral.h"
+#include "codec/profile/profile.h"
+#include "codec/spectral/spectral.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

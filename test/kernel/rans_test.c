@@ -5,7 +5,7 @@
  * MB/s of symbols, one thread.
  */
 #include "check.h"
-#include "codec/rans_model.h"
+#include "codec/rans/rans_model.h"
 #include "support/cpu_levels.h"
 #include "support/symbol_matrix.h"
 

@@ -7,8 +7,8 @@
 #include "check.h"
 #include "probe.h"
 
-#include "codec/spectral.h"
-#include "codec/spectral_ops.h"
+#include "codec/spectral/spectral.h"
+#include "codec/spectral/spectral_ops.h"
 #include "support/cpu_levels.h"
 #include "unit/codec/spectral_parts.h"
 

@@ -21,7 +21,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "server/api.h"
+#include "server/api/api.h"
 #include "support/open_tiny.h"
 
 #define KN_BED_MAX_CALLS 8u

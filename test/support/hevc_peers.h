@@ -24,7 +24,7 @@
 #include <libde265/de265.h>
 #endif
 
-#include "codec/hevc/hevc_reader.h"
+#include "measure/reader/hevc_reader.h"
 
 /* libde265 1.0.11 as its source reads: every tool that Kinema's encoder may set is decoded in blocks without transform:
  * the single significance context, implicit and explicit RDPCM, persistent Rice parameters (not carried over between dependent

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "server/http.h"
+#include "server/http/http.h"
 #include "support/http_peer.h"
 
 #define BED_COUNT 5

@@ -10,7 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "server/loop_state.h"
+#include "server/loop/loop_state.h"
 #include "support/engine_bed.h"
 
 struct kn_loop_bed {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codec/rans.h"
+#include "codec/rans/rans.h"
 
 struct symbol_matrix {
     uint32_t n_rows, n_tokens;

@@ -18,7 +18,7 @@
 
 #include "base/alloc.h"
 #include "base/half.h"
-#include "codec/profile.h"
+#include "codec/profile/profile.h"
 #include "kernel/rope.h"
 
 struct kn_tiny_profile_opts {

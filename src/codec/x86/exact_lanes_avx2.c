@@ -4,7 +4,7 @@
  * a symbol's frequency and start, and its reciprocal. Decoding reads 16 bytes at the stream's position twice a step, so the last
  * steps, where fewer than 32 are left, go to the reference. Bytes and symbols are the reference's.
  */
-#include "codec/exact_lanes.h"
+#include "codec/exact/exact_lanes.h"
 
 #if defined(__x86_64__)
 #include "codec/x86/rans_core_avx2.h"

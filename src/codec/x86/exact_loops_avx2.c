@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layout exact's loops, sixteen values a step; those in the .inc as the compiler vectorises them. */
-#include "codec/exact_loops.h"
+#include "codec/exact/exact_loops.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -40,7 +40,7 @@ static inline void transpose(const uint16_t *in, size_t in_stride, uint16_t *out
 
 #define TRANSPOSE transpose
 #define NAME(x) x##_avx2
-#include "codec/exact_loops.inc"
+#include "codec/exact/exact_loops.inc"
 
 static inline __m256i load16(const uint16_t *p)
 {

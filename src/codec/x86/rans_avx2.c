@@ -4,7 +4,7 @@
  * What a decoded symbol means for the next step's table does not wait for the states, and the other way round, so that the two
  * chains run side by side. Escapes are rare: they leave the vectors.
  */
-#include "codec/rans_simd.h"
+#include "codec/rans/rans_simd.h"
 
 #if defined(__x86_64__)
 #include "codec/x86/rans_core_avx2.h"

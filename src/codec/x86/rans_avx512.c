@@ -3,7 +3,7 @@
  * rANS rows with AVX-512: two vectors of sixteen states; words spread and gather by the processor's own expand and compress.
  * Contexts of a step are the AVX2 form's business, so the notes for encoding come from there.
  */
-#include "codec/rans_simd.h"
+#include "codec/rans/rans_simd.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -9,7 +9,7 @@
 #ifndef KNI_CODEC_RANS_CORE_AVX2_H
 #define KNI_CODEC_RANS_CORE_AVX2_H
 
-#include "codec/rans_core.h"
+#include "codec/rans/rans_core.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -6,7 +6,7 @@
  * four loads of 16 bfloat16, four shifts, four masks and eight multiply-adds; the basis comes from the second cache at half the
  * bytes of floats.
  */
-#include "codec/spectral_ops.h"
+#include "codec/spectral/spectral_ops.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -3,7 +3,7 @@
  * The sparse product of the spectral transform with 512-bit vectors; the other loops are AVX2's. A token's 64 columns are four
  * accumulators, too few for the latency of two units, so entries go in pairs, each of a pair to its own four.
  */
-#include "codec/spectral_ops.h"
+#include "codec/spectral/spectral_ops.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

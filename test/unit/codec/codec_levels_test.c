@@ -8,11 +8,11 @@
 
 #include <cmocka.h>
 
-#include "codec/exact_lanes.h"
-#include "codec/exact_loops.h"
+#include "codec/exact/exact_lanes.h"
+#include "codec/exact/exact_loops.h"
 #include "codec/hevc/hevc_state.h"
-#include "codec/rans_simd.h"
-#include "codec/spectral_ops.h"
+#include "codec/rans/rans_simd.h"
+#include "codec/spectral/spectral_ops.h"
 #include "support/cpu_levels.h"
 
 #define N_FLAG_SETS 32u /* with a flag that no table knows */

@@ -6,8 +6,8 @@
 #include "unit/codec/codec_support.h"
 
 #include "base/cpu.h"
-#include "codec/exact_lanes.h"
-#include "codec/exact_loops.h"
+#include "codec/exact/exact_lanes.h"
+#include "codec/exact/exact_loops.h"
 
 #define N_TABLES 21u
 #define N_RUN 320u

@@ -6,8 +6,8 @@
 #include "unit/codec/codec_support.h"
 
 #include "base/cpu.h"
-#include "codec/exact_fit.h"
-#include "codec/exact_model.h"
+#include "codec/exact/exact_fit.h"
+#include "codec/exact/exact_model.h"
 #include "kernel/kernels.h"
 
 #define FULL_TURN 6.28318530717958647692

@@ -6,7 +6,7 @@
  */
 #include "unit/codec/codec_support.h"
 
-#include "codec/hevc/hevc_reader.h"
+#include "measure/reader/hevc_reader.h"
 #include "codec/hevc/hevc_syntax.h"
 #include "support/hevc_random.h"
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "codec/hevc/hevc_decode.h"
-#include "codec/tiles.h"
+#include "codec/tiles/tiles.h"
 
 /* What the pool must hold after restoring: the formula of tiles.h, written out again. */
 static void apply_reference(struct pool *to, const struct pool *from, const struct kni_chunk_meta *m, uint32_t levels)

@@ -7,7 +7,7 @@
 #include "unit/codec/spectral_support.h"
 
 #include "base/le.h"
-#include "codec/exact_model.h"
+#include "codec/exact/exact_model.h"
 #include "codec/sinks.h"
 #include "support/chunk_sections.h"
 #include "support/cpu_levels.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/le.h"
-#include "codec/profile_format.h"
+#include "codec/profile/profile_format.h"
 #include "support/tiny_profile.h"
 
 static struct kni_profile *make(void)

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "codec/rans_model.h"
+#include "codec/rans/rans_model.h"
 #include "support/symbol_matrix.h"
 
 static struct kni_rans_model *train(const struct symbol_matrix *m, int n)

@@ -5,8 +5,8 @@
  */
 #include "unit/codec/codec_support.h"
 
-#include "codec/layout_spectral.h"
-#include "codec/spectral_order.h"
+#include "codec/spectral/layout_spectral.h"
+#include "codec/spectral/spectral_order.h"
 
 static uint32_t loudness_of(const uint8_t *rows, size_t stride, uint32_t n_rows, uint32_t t)
 {

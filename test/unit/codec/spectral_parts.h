@@ -8,7 +8,7 @@
 
 #include "codec_support.h"
 
-#include "codec/profile.h"
+#include "codec/profile/profile.h"
 #include "kernel/rope.h"
 
 struct test_profile_opts {

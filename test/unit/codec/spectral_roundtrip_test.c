@@ -8,7 +8,7 @@
  */
 #include "spectral_parts.h"
 
-#include "codec/spectral.h"
+#include "codec/spectral/spectral.h"
 #include "support/cpu_levels.h"
 
 #define FAR 100000u

@@ -5,7 +5,7 @@
 
 #include "unit/codec/codec_support.h"
 
-#include "codec/layout_spectral.h"
+#include "codec/spectral/layout_spectral.h"
 #include "support/tiny_profile.h"
 
 /* Of the chunks that test_meta describes. */

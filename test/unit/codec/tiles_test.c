@@ -5,7 +5,7 @@
  */
 #include "unit/codec/codec_support.h"
 
-#include "codec/tiles.h"
+#include "codec/tiles/tiles.h"
 #include "support/cpu_levels.h"
 
 static void default_tiling(void **state)

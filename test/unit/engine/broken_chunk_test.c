@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 
-#include "codec/exact_model.h"
+#include "codec/exact/exact_model.h"
 #include "codec/sinks.h"
 #include "support/chunk_sections.h"
 #include "support/engine_bed.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "server/answer.h"
+#include "server/api/answer.h"
 #include "support/open_tiny.h"
 
 static struct kn_model *model;

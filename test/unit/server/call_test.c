@@ -15,7 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "server/call.h"
+#include "server/loop/call.h"
 
 static uint64_t held_bytes(void)
 {

@@ -8,7 +8,7 @@
 #include <dirent.h>
 
 #include "base/clock.h"
-#include "server/http_guard.h"
+#include "server/http/http_guard.h"
 #include "support/http_bed.h"
 
 #define H "HTTP/1.1\r\nHost: localhost\r\n"

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "server/http_host.h"
+#include "server/http/http_host.h"
 #include "support/http_ask.h"
 
 #define T(test) cmocka_unit_test_teardown(test, bed_cleanup)

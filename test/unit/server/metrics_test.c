@@ -15,8 +15,8 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "server/loop.h"
-#include "server/metrics.h"
+#include "server/loop/loop.h"
+#include "server/metrics/metrics.h"
 #include "support/prom_parser.h"
 
 #define MS 1000000u

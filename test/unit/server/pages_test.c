@@ -15,7 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "server/api.h"
+#include "server/api/api.h"
 #include "server/web.h"
 #include "support/prom_parser.h"
 

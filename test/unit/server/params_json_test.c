@@ -16,8 +16,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "server/params.h"
-#include "server/params_json.h"
+#include "server/api/params.h"
+#include "server/api/params_json.h"
 #include "support/params_bed.h"
 
 #define CHAT KNI_PARAMS_ROUTE_CHAT

@@ -13,7 +13,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "model/effort.h"
-#include "server/params.h"
+#include "server/api/params.h"
 #include "support/open_tiny.h"
 
 #define LLAMA3 "<|start_header_id|><|eot_id|>"

@@ -15,8 +15,8 @@
 
 #include "base/alloc.h"
 #include "base/buf.h"
-#include "server/params.h"
-#include "server/params_table.h"
+#include "server/api/params.h"
+#include "server/api/params_table.h"
 #include "support/params_bed.h"
 
 #define BEGIN "<!-- fields: begin (params_table_test --print) -->\n"

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "server/params.h"
+#include "server/api/params.h"
 #include "support/params_bed.h"
 
 static const struct kni_params_limits limits = {.n_ctx = 128, .max_choices = 8, .model_name = "tiny"};
