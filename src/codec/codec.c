@@ -185,7 +185,7 @@ size_t kni_codec_working_bytes(const struct kni_codec *codec)
     return codec->peak_working_bytes;
 }
 
-static enum kn_status check_view(const struct kni_chunk_meta *meta, const struct kni_kv_view *view, struct kn_err *err)
+static enum kn_status check_view(const struct kni_chunk_meta *meta, const struct kni_kv_host *view, struct kn_err *err)
 {
     const struct kni_kv_layout *a = &meta->kv, *b = &view->layout;
     if (a->n_layer != b->n_layer || a->n_kv_head != b->n_kv_head || a->d_head != b->d_head || a->type != b->type)
@@ -199,26 +199,28 @@ static enum kn_status check_view(const struct kni_chunk_meta *meta, const struct
 
 /* One pass over the chunk's whole blocks, which encoding reads next. What is not finite would go on to every later position, and an answer
  * made of it looks like any other. */
-static enum kn_status check_finite(const struct kni_chunk_meta *m, const struct kni_kv_view *view, struct kn_err *err)
+static enum kn_status check_finite(const struct kni_chunk_meta *m, const struct kni_kv_host *view, struct kn_err *err)
 {
     struct kni_kernels kernels;
     kni_kernels_init(&kernels, kni_cpu_flags());
-    const size_t n = kni_kv_block_values(&m->kv), n_part = kni_kv_part_values(&m->kv);
+    const size_t n = kni_kv_part_values(&m->kv);
     const uint16_t infinity = kni_kv_infinity(m->kv.type);
-    for (uint32_t b = m->first_token / KNI_BLOCK_TOKENS; b < (m->first_token + m->n_tokens) / KNI_BLOCK_TOKENS; b++) {
-        const uint16_t *block = view->base + view->block_ids[b] * n;
-        if (kernels.is_finite16(block, n, infinity))
-            continue;
-        size_t i = 0;
-        while (kni_is_finite16_ref(block + i, 1, infinity))
-            i++;
-        return kni_err_set(err, KN_E_NOT_FINITE, "no chunk is made: %s of layer %zu at position %zu is infinite or not a number; is the model damaged?",
-                           i / n_part % 2 ? "V" : "K", i / n_part / 2, (size_t)b * KNI_BLOCK_TOKENS + i / m->kv.d_head % KNI_BLOCK_TOKENS);
-    }
+    for (uint32_t b = m->first_token / KNI_BLOCK_TOKENS; b < (m->first_token + m->n_tokens) / KNI_BLOCK_TOKENS; b++)
+        for (uint32_t k = 0; k < 2 * m->kv.n_layer; k++) {
+            const uint16_t *part = kni_kv_part(view, k / 2, k % 2, b);
+            if (kernels.is_finite16(part, n, infinity))
+                continue;
+            size_t i = 0;
+            while (kni_is_finite16_ref(part + i, 1, infinity))
+                i++;
+            return kni_err_set(err, KN_E_NOT_FINITE,
+                               "no chunk is made: %s of layer %u at position %zu is infinite or not a number; is the model damaged?",
+                               k % 2 ? "V" : "K", k / 2, (size_t)b * KNI_BLOCK_TOKENS + i / m->kv.d_head % KNI_BLOCK_TOKENS);
+        }
     return KN_OK;
 }
 
-enum kn_status kni_chunk_encode(struct kni_codec *codec, const struct kni_chunk_meta *meta, const struct kni_kv_view *view,
+enum kn_status kni_chunk_encode(struct kni_codec *codec, const struct kni_chunk_meta *meta, const struct kni_kv_host *view,
                                 void **data, size_t *n_bytes, struct kn_err *err)
 {
     *data = NULL;
@@ -269,7 +271,7 @@ enum kn_status kni_chunk_verify(const void *data, size_t n_bytes, struct kn_err 
 }
 
 enum kn_status kni_chunk_restore(struct kni_codec *codec, const void *data, size_t n_bytes, const struct kni_chunk_meta *expect,
-                                 const struct kni_kv_view *view, struct kn_err *err)
+                                 const struct kni_kv_host *view, struct kn_err *err)
 {
     struct kni_container c;
     enum kn_status s = kni_container_open(&c, data, n_bytes, err);

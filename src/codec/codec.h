@@ -55,7 +55,7 @@ enum kn_status kni_codec_check(const struct kni_codec_opts *opts, const struct k
 
 /* Encodes positions meta->first_token .. + n_tokens of view. *data is allocated (kni_free by the caller), *n_bytes its size.
  * KN_E_NOT_FINITE when one of the values is infinite or NaN, which no preset codes and none restores. */
-enum kn_status kni_chunk_encode(struct kni_codec *codec, const struct kni_chunk_meta *meta, const struct kni_kv_view *view,
+enum kn_status kni_chunk_encode(struct kni_codec *codec, const struct kni_chunk_meta *meta, const struct kni_kv_host *view,
                                 void **data, size_t *n_bytes, struct kn_err *err);
 
 /* Reads and checks a container's header: magic, version, sizes, header checksum. Section checksums are checked as each
@@ -70,7 +70,7 @@ enum kn_status kni_chunk_verify(const void *data, size_t n_bytes, struct kn_err 
  * the covered positions hold rubbish and must not be used. Never trusts a length; working memory stays bounded and is reported by
  * kni_codec_working_bytes. */
 enum kn_status kni_chunk_restore(struct kni_codec *codec, const void *data, size_t n_bytes, const struct kni_chunk_meta *expect,
-                                 const struct kni_kv_view *view, struct kn_err *err);
+                                 const struct kni_kv_host *view, struct kn_err *err);
 
 /* Both refuse K and V that are not finite: encode with KN_E_NOT_FINITE, restore with KN_E_FORMAT. */
 

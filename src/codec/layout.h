@@ -40,9 +40,9 @@ struct kni_layout_ops {
     enum kn_status (*open_encoder)(struct kni_codec *codec, struct kn_err *err);
     /* Fills header's tiling and n_sections (the most there can be) for meta; KN_E_ARG when the options do not fit the shape. */
     enum kn_status (*plan)(const struct kni_codec *codec, struct kni_container_header *header, struct kn_err *err);
-    enum kn_status (*encode)(struct kni_codec *codec, const struct kni_kv_view *view, struct kni_container_writer *w, struct kn_err *err);
+    enum kn_status (*encode)(struct kni_codec *codec, const struct kni_kv_host *view, struct kni_container_writer *w, struct kn_err *err);
     /* The container's meta was matched and the view covers it. The layout's own header fields are not checked yet. */
-    enum kn_status (*restore)(struct kni_codec *codec, const struct kni_container *c, const struct kni_kv_view *view, struct kn_err *err);
+    enum kn_status (*restore)(struct kni_codec *codec, const struct kni_container *c, const struct kni_kv_host *view, struct kn_err *err);
     void (*close)(struct kni_codec *codec);
 };
 

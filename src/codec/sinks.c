@@ -123,7 +123,7 @@ static void code_value(struct coder *c, const struct shape *h, uint32_t is_v, ui
     *value = (uint16_t)(sign << 15 | e << h->f_bits | (node & 3u) << (h->f_bits - 2) | low);
 }
 
-static void code_all(struct coder *c, const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens)
+static void code_all(struct coder *c, const struct kni_kv_host *view, uint32_t first_token, uint32_t n_tokens)
 {
     const struct kni_kv_layout *kv = &view->layout;
     struct shape h = shape_of(kv->type);
@@ -154,7 +154,7 @@ static size_t packed_bytes(const struct kni_kv_layout *kv, uint32_t n_tokens)
 }
 
 /* From the view to packed (out not NULL), or from packed into the view as bare low bits. */
-static void pack_all(const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, uint8_t *out, const uint8_t *in)
+static void pack_all(const struct kni_kv_host *view, uint32_t first_token, uint32_t n_tokens, uint8_t *out, const uint8_t *in)
 {
     const struct kni_kv_layout *kv = &view->layout;
     uint32_t bits = shape_of(kv->type).f_bits - 2, mask = (1u << bits) - 1, held = 0, n_held = 0;
@@ -195,7 +195,7 @@ size_t kni_sinks_bound(const struct kni_kv_layout *kv, uint32_t n_tokens)
     return packed_bytes(kv, n_tokens) + n_values(kv, n_tokens) * 16 + 8;
 }
 
-size_t kni_sinks_encode(const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, uint8_t *out, void *scratch)
+size_t kni_sinks_encode(const struct kni_kv_host *view, uint32_t first_token, uint32_t n_tokens, uint8_t *out, void *scratch)
 {
     size_t packed = packed_bytes(&view->layout, n_tokens);
     struct coder c = {.m = scratch, .high = UINT32_MAX, .out = out + packed};
@@ -207,7 +207,7 @@ size_t kni_sinks_encode(const struct kni_kv_view *view, uint32_t first_token, ui
     return (size_t)(c.out - out);
 }
 
-enum kn_status kni_sinks_decode(const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, const uint8_t *data, size_t n_bytes, void *scratch)
+enum kn_status kni_sinks_decode(const struct kni_kv_host *view, uint32_t first_token, uint32_t n_tokens, const uint8_t *data, size_t n_bytes, void *scratch)
 {
     size_t packed = packed_bytes(&view->layout, n_tokens);
     if (n_bytes < packed + 4)

@@ -18,8 +18,8 @@
 size_t kni_sinks_bound(const struct kni_kv_layout *kv, uint32_t n_tokens);
 size_t kni_sinks_scratch_bytes(void);
 /* Positions first_token .. + n_tokens of view (in one block) to out, which has kni_sinks_bound bytes. Returns bytes written. */
-size_t kni_sinks_encode(const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, uint8_t *out, void *scratch);
+size_t kni_sinks_encode(const struct kni_kv_host *view, uint32_t first_token, uint32_t n_tokens, uint8_t *out, void *scratch);
 /* And back. KN_E_FORMAT when the bytes end early or late, KN_E_NOT_FINITE when a value is infinite or NaN. */
-enum kn_status kni_sinks_decode(const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, const uint8_t *data, size_t n_bytes, void *scratch);
+enum kn_status kni_sinks_decode(const struct kni_kv_host *view, uint32_t first_token, uint32_t n_tokens, const uint8_t *data, size_t n_bytes, void *scratch);
 
 #endif

@@ -2,20 +2,28 @@
 /*
  * How K and V lie in the pool's memory. Everyone who touches them (attention, codec, pool) goes through these few lines.
  *
- * A block holds block_tokens (16) consecutive positions of one sequence, all layers. Inside a block, 16-bit values:
+ * A block holds block_tokens (16) consecutive positions of one sequence, all layers. Its part of one layer, K or V, is in one piece:
  *
- *     [layer][K then V][kv head][token in block][d_head]
+ *     [kv head][token in block][d_head]        16-bit values: one head's tokens are contiguous, attention streams them
  *
- * so that one head's tokens of a block are contiguous (attention streams them) and a block is one contiguous piece (the
- * codec, eviction and slabs move it). Keys are stored rotated (after RoPE).
+ * Where parts lie is said by two bases and two strides, so that each pool takes the order that its memory likes:
+ *
+ *     by block   [block][layer][K then V] part    a block is one piece, which is easily moved; staging and tests
+ *     by layer   [layer][K then V][block] part    one layer of a sequence lies together, if its blocks do
+ *
+ * A view says where a sequence lies on any device, and nobody can look inside. Only a host view has rows: kni_kv_host_of makes one of a view
+ * of memory that the processor may touch. Keys are stored rotated (after RoPE).
  *
  * Pairs that RoPE rotates: with KNI_ROPE_STYLE_NORM components (2i, 2i+1) of a head, with _NEOX (i, i + d/2).
  */
 #ifndef KNI_DEVICE_KV_VIEW_H
 #define KNI_DEVICE_KV_VIEW_H
 
+#include <assert.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "kinema/engine.h"
 
@@ -26,12 +34,26 @@ struct kni_kv_layout {
     enum kn_kv_type type;
 };
 
-/* A sequence's K and V: position p is token p % 16 of block block_ids[p / 16]. Borrowed pointers. */
-struct kni_kv_view {
+/* A sequence's K and V in memory that the processor may touch: position p is token p % 16 of block block_ids[p / 16]. Borrowed pointers. */
+struct kni_kv_host {
     struct kni_kv_layout layout;
-    uint16_t *base;            /* block 0 of the pool */
+    uint16_t *k, *v;           /* layer 0 of block 0 */
+    size_t layer_stride, block_stride; /* 16-bit values from one layer, one block, to the next; of K as of V */
     const uint32_t *block_ids; /* block table */
     uint32_t n_blocks;         /* entries in block_ids */
+};
+
+struct kni_device;
+struct kni_device_memory; /* has no definition: an address that only its device knows what to do with */
+
+/* The same in any device's memory. K and V may lie in different ones of the device's memories. */
+struct kni_kv_view {
+    struct kni_kv_layout layout;
+    const struct kni_device *device; /* NULL: the processor's own memory */
+    struct kni_device_memory *k, *v;
+    size_t layer_stride, block_stride;
+    const uint32_t *block_ids;
+    uint32_t n_blocks;
 };
 
 /* 16-bit values of one (layer, K or V) part of a block. */
@@ -56,14 +78,73 @@ static inline size_t kni_kv_token_bytes(const struct kni_kv_layout *l)
     return kni_kv_block_bytes(l) / KNI_BLOCK_TOKENS;
 }
 
+/* By block, from base on. */
+static inline struct kni_kv_host kni_kv_host_by_block(const struct kni_kv_layout *l, uint16_t *base, const uint32_t *block_ids, uint32_t n_blocks)
+{
+    return (struct kni_kv_host){.layout = *l, .k = base, .v = base ? base + kni_kv_part_values(l) : NULL, .layer_stride = 2 * kni_kv_part_values(l),
+                                .block_stride = kni_kv_block_values(l), .block_ids = block_ids, .n_blocks = n_blocks};
+}
+
+/* By layer, in memory for n_pool_blocks blocks from base on. */
+static inline struct kni_kv_host kni_kv_host_by_layer(const struct kni_kv_layout *l, uint16_t *base, size_t n_pool_blocks, const uint32_t *block_ids, uint32_t n_blocks)
+{
+    const size_t plane = n_pool_blocks * kni_kv_part_values(l);
+    return (struct kni_kv_host){.layout = *l, .k = base, .v = base ? base + plane : NULL, .layer_stride = 2 * plane, .block_stride = kni_kv_part_values(l),
+                                .block_ids = block_ids, .n_blocks = n_blocks};
+}
+
+static inline struct kni_kv_view kni_kv_view_of(const struct kni_kv_host *h)
+{
+    return (struct kni_kv_view){.layout = h->layout, .k = (struct kni_device_memory *)(void *)h->k, .v = (struct kni_device_memory *)(void *)h->v,
+                                .layer_stride = h->layer_stride, .block_stride = h->block_stride, .block_ids = h->block_ids, .n_blocks = h->n_blocks};
+}
+
+static inline struct kni_kv_view kni_kv_view_by_block(const struct kni_kv_layout *l, uint16_t *base, const uint32_t *block_ids, uint32_t n_blocks)
+{
+    const struct kni_kv_host h = kni_kv_host_by_block(l, base, block_ids, n_blocks);
+    return kni_kv_view_of(&h);
+}
+
+/* The view must be of the processor's own memory. */
+static inline struct kni_kv_host kni_kv_host_of(const struct kni_kv_view *v)
+{
+    assert(!v->device);
+    return (struct kni_kv_host){.layout = v->layout, .k = (uint16_t *)(void *)v->k, .v = (uint16_t *)(void *)v->v, .layer_stride = v->layer_stride,
+                                .block_stride = v->block_stride, .block_ids = v->block_ids, .n_blocks = v->n_blocks};
+}
+
+/* The part of (layer, is_v) of the block at entry i of the table: kni_kv_part_values values. */
+static inline uint16_t *kni_kv_part(const struct kni_kv_host *h, uint32_t layer, uint32_t is_v, uint32_t i)
+{
+    return (is_v ? h->v : h->k) + layer * h->layer_stride + h->block_ids[i] * h->block_stride;
+}
+
+/* A whole block: entry i of to's table from entry j of from's, which has the same shape; all bytes of entry i; whether two hold the same bits. */
+static inline void kni_kv_block_copy(const struct kni_kv_host *to, uint32_t i, const struct kni_kv_host *from, uint32_t j)
+{
+    for (uint32_t part = 0; part < 2 * to->layout.n_layer; part++)
+        memcpy(kni_kv_part(to, part / 2, part % 2, i), kni_kv_part(from, part / 2, part % 2, j), kni_kv_part_values(&to->layout) * 2);
+}
+
+static inline void kni_kv_block_fill(const struct kni_kv_host *h, uint32_t i, int byte)
+{
+    for (uint32_t part = 0; part < 2 * h->layout.n_layer; part++)
+        memset(kni_kv_part(h, part / 2, part % 2, i), byte, kni_kv_part_values(&h->layout) * 2);
+}
+
+static inline bool kni_kv_block_equal(const struct kni_kv_host *a, uint32_t i, const struct kni_kv_host *b, uint32_t j)
+{
+    for (uint32_t part = 0; part < 2 * a->layout.n_layer; part++)
+        if (memcmp(kni_kv_part(a, part / 2, part % 2, i), kni_kv_part(b, part / 2, part % 2, j), kni_kv_part_values(&a->layout) * 2))
+            return false;
+    return true;
+}
+
 /* First of the d_head values of (layer, is_v, head) at position pos. Next position in the same block is d_head further,
  * next head KNI_BLOCK_TOKENS * d_head further. */
-static inline uint16_t *kni_kv_row(const struct kni_kv_view *v, uint32_t layer, uint32_t is_v, uint32_t head, uint32_t pos)
+static inline uint16_t *kni_kv_row(const struct kni_kv_host *h, uint32_t layer, uint32_t is_v, uint32_t head, uint32_t pos)
 {
-    const struct kni_kv_layout *l = &v->layout;
-    size_t part = ((size_t)layer * 2 + is_v) * kni_kv_part_values(l);
-    return v->base + v->block_ids[pos / KNI_BLOCK_TOKENS] * kni_kv_block_values(l) + part +
-           ((size_t)head * KNI_BLOCK_TOKENS + pos % KNI_BLOCK_TOKENS) * l->d_head;
+    return kni_kv_part(h, layer, is_v, pos / KNI_BLOCK_TOKENS) + ((size_t)head * KNI_BLOCK_TOKENS + pos % KNI_BLOCK_TOKENS) * h->layout.d_head;
 }
 
 /* The pattern of infinity. Without their signs, 16-bit floats order as integers, so what is below it is finite. */

@@ -221,7 +221,8 @@ enum kn_status kn_request_kv_digest(const struct kn_request *r, uint64_t n_token
         return KN_E_STATE;
     if (n_tokens > job->seq.n_tokens || job->state == KNI_JOB_STATE_FETCHING)
         return KN_E_ARG;
-    struct kni_kv_view view = kni_seq_view(&job->seq);
+    const struct kni_kv_view kv = kni_seq_view(&job->seq);
+    const struct kni_kv_host view = kni_kv_host_of(&kv);
     const struct kni_kv_layout *l = &view.layout;
     struct kni_hasher h;
     kni_hasher_init(&h, NULL, 0);

@@ -107,22 +107,20 @@ static enum kn_status restore_partly(struct worker *w, const struct kni_fetch *j
     memset(w->scratch_table, 0, n_entries * sizeof *w->scratch_table);
     for (uint32_t i = 0; i < n_blocks; i++)
         w->scratch_table[first_block + i] = i;
-    struct kni_kv_view scratch = {.layout = *l, .base = w->scratch, .block_ids = w->scratch_table, .n_blocks = n_entries};
+    const struct kni_kv_host scratch = kni_kv_host_by_block(l, w->scratch, w->scratch_table, n_entries), to = kni_kv_host_of(&job->view);
     enum kn_status s = kni_chunk_restore(w->codec, w->buf.data, w->buf.n_bytes, meta, &scratch, err);
     if (s)
         return s;
-    size_t values = kni_kv_block_values(l);
     for (uint32_t p = job->first_token; p < meta->first_token + meta->n_tokens;) {
         if (p % KNI_BLOCK_TOKENS == 0) {
-            uint32_t b = p / KNI_BLOCK_TOKENS;
-            memcpy(job->view.base + job->view.block_ids[b] * values, w->scratch + w->scratch_table[b] * values, values * 2);
+            kni_kv_block_copy(&to, p / KNI_BLOCK_TOKENS, &scratch, p / KNI_BLOCK_TOKENS);
             p += KNI_BLOCK_TOKENS;
             continue;
         }
         for (uint32_t layer = 0; layer < l->n_layer; layer++)
             for (uint32_t head = 0; head < l->n_kv_head; head++)
                 for (uint32_t is_v = 0; is_v < 2; is_v++)
-                    memcpy(kni_kv_row(&job->view, layer, is_v, head, p), kni_kv_row(&scratch, layer, is_v, head, p), l->d_head * 2u);
+                    memcpy(kni_kv_row(&to, layer, is_v, head, p), kni_kv_row(&scratch, layer, is_v, head, p), l->d_head * 2u);
         p++;
     }
     return KN_OK;
@@ -140,7 +138,8 @@ static enum kn_status restore(struct worker *w, const struct kni_fetch *job, uin
     }
     if (meta.first_token < job->first_token)
         return restore_partly(w, job, &meta, err);
-    return kni_chunk_restore(w->codec, w->buf.data, w->buf.n_bytes, &meta, &job->view, err);
+    const struct kni_kv_host to = kni_kv_host_of(&job->view);
+    return kni_chunk_restore(w->codec, w->buf.data, w->buf.n_bytes, &meta, &to, err);
 }
 
 /* Says why a chunk was refused and removes it where removal heals. Lock not held; the job's memory is still referenced. */

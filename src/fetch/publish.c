@@ -194,7 +194,8 @@ static enum kn_status publish_chunk(struct kni_fetch_thread *t, struct kni_codec
     struct kni_fetcher *f = t->fetcher;
     void *data = NULL;
     size_t n_bytes = 0;
-    enum kn_status s = kni_chunk_encode(codec, meta, &p->view, &data, &n_bytes, err);
+    const struct kni_kv_host from = kni_kv_host_of(&p->view);
+    enum kn_status s = kni_chunk_encode(codec, meta, &from, &data, &n_bytes, err);
     if (!s) /* what was encoded was computed before this */
         s = kni_fetcher_check(f);
     if (!s && !kni_fetcher_ask(t, KNI_STORE_CALL_WRITE))

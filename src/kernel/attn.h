@@ -38,7 +38,7 @@ struct kni_kernels;
 
 struct kni_attn_args {
     const struct kni_kernels *kernels;
-    const struct kni_kv_view *kv;
+    const struct kni_kv_host *kv;
     uint32_t layer, kv_head;
     uint32_t n_heads;     /* kni_attn_part: KV heads from kv_head on, their queries adjoin; kni_attn_tile: ignored, one */
     uint32_t group;       /* query heads a KV head, 1.. */

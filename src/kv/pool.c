@@ -31,8 +31,8 @@ struct kni_pool {
     struct kni_kv_layout layout;
     uint32_t n_blocks;
     bool has_index;
-    size_t block_values;
     uint16_t *base;
+    struct kni_kv_host host; /* without a table */
     struct block *blocks;
     struct list free, cached; /* cached: least recently used first */
     struct kni_prefix_index index;
@@ -87,7 +87,6 @@ enum kn_status kni_pool_open(struct kni_pool **out, const struct kni_pool_opts *
     pool->layout = opts->layout;
     pool->n_blocks = opts->n_blocks;
     pool->has_index = !opts->no_prefix_index;
-    pool->block_values = kni_kv_block_values(&opts->layout);
     pool->free = pool->cached = (struct list){KNI_NO_BLOCK, KNI_NO_BLOCK, 0};
     pool->base = kni_alloc(KNI_ALLOC_TAG_POOL, bytes, bytes < HUGE_PAGE_BYTES ? 4096 : HUGE_PAGE_BYTES);
     if (pool->base && bytes >= HUGE_PAGE_BYTES) /* advice: small pages do as well where the system refuses */
@@ -95,6 +94,8 @@ enum kn_status kni_pool_open(struct kni_pool **out, const struct kni_pool_opts *
     pool->blocks = kni_calloc(KNI_ALLOC_TAG_POOL, (size_t)opts->n_blocks * sizeof *pool->blocks, 64);
     if (!pool->base || !pool->blocks)
         goto done;
+    pool->host = opts->order == KNI_POOL_ORDER_LAYER ? kni_kv_host_by_layer(&opts->layout, pool->base, opts->n_blocks, NULL, 0)
+                                                     : kni_kv_host_by_block(&opts->layout, pool->base, NULL, 0);
     if (pool->has_index && kni_prefix_index_init(&pool->index, opts->n_blocks))
         goto done;
     for (uint32_t i = 0; i < opts->n_blocks; i++)
@@ -124,9 +125,12 @@ struct kni_kv_layout kni_pool_layout(const struct kni_pool *pool)
     return pool->layout;
 }
 
-uint16_t *kni_pool_base(const struct kni_pool *pool)
+struct kni_kv_view kni_pool_view(const struct kni_pool *pool, const uint32_t *block_ids, uint32_t n_blocks)
 {
-    return pool->base;
+    struct kni_kv_view view = kni_kv_view_of(&pool->host);
+    view.block_ids = block_ids;
+    view.n_blocks = n_blocks;
+    return view;
 }
 
 struct kni_pool_stats kni_pool_get_stats(const struct kni_pool *pool)
@@ -198,6 +202,14 @@ bool kni_pool_is_writable(const struct kni_pool *pool, uint32_t block)
     return pool->blocks[block].n_refs == 1 && !is_indexed(pool, block);
 }
 
+static void copy_block(struct kni_pool *pool, uint32_t to, uint32_t from)
+{
+    const uint32_t ids[2] = {to, from};
+    struct kni_kv_host h = pool->host;
+    h.block_ids = ids;
+    kni_kv_block_copy(&h, 0, &h, 1);
+}
+
 bool kni_pool_make_writable(struct kni_pool *pool, uint32_t *block)
 {
     uint32_t old = *block, copy;
@@ -205,7 +217,7 @@ bool kni_pool_make_writable(struct kni_pool *pool, uint32_t *block)
     if (kni_pool_is_writable(pool, old))
         return true;
     if (kni_pool_take(pool, &copy)) {
-        memcpy(pool->base + copy * pool->block_values, pool->base + old * pool->block_values, pool->block_values * 2);
+        copy_block(pool, copy, old);
         pool->blocks[copy].quality = pool->blocks[old].quality;
         kni_pool_unref(pool, old);
         *block = copy;

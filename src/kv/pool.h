@@ -29,10 +29,14 @@
 
 struct kni_pool;
 
+/* Where the parts of a block lie (device/kv_view.h). */
+enum kni_pool_order { KNI_POOL_ORDER_DEFAULT = 0, KNI_POOL_ORDER_BLOCK, KNI_POOL_ORDER_LAYER };
+
 struct kni_pool_opts {
     struct kni_kv_layout layout;
     uint32_t n_blocks;    /* at least 1 */
     bool no_prefix_index; /* blocks are never cached */
+    enum kni_pool_order order; /* default: by block */
 };
 
 struct kni_pool_stats { uint32_t n_blocks, n_free_blocks, n_cached_blocks; };
@@ -44,7 +48,8 @@ enum kn_status kni_pool_open(struct kni_pool **out, const struct kni_pool_opts *
 void kni_pool_close(struct kni_pool **pool);
 
 struct kni_kv_layout kni_pool_layout(const struct kni_pool *pool);
-uint16_t *kni_pool_base(const struct kni_pool *pool);
+/* A sequence of the pool's blocks; the table is borrowed. */
+struct kni_kv_view kni_pool_view(const struct kni_pool *pool, const uint32_t *block_ids, uint32_t n_blocks);
 struct kni_pool_stats kni_pool_get_stats(const struct kni_pool *pool);
 /* Blocks that kni_pool_take can still give: free or cached. */
 uint32_t kni_pool_available(const struct kni_pool *pool);

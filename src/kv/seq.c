@@ -162,8 +162,5 @@ void kni_seq_forget(struct kni_seq *seq)
 
 struct kni_kv_view kni_seq_view(const struct kni_seq *seq)
 {
-    return (struct kni_kv_view){.layout = kni_pool_layout(seq->pool),
-                                .base = kni_pool_base(seq->pool),
-                                .block_ids = seq->block_ids,
-                                .n_blocks = seq->n_blocks};
+    return kni_pool_view(seq->pool, seq->block_ids, seq->n_blocks);
 }

@@ -113,7 +113,7 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
 {
     const struct kni_container_header header = {.meta = meta_of(bed, preset, 0), .tiling.tokens_per_picture = CHUNK};
     const struct kni_spectral_geometry g = kni_spectral_geometry_of(profile, &header, is_v);
-    const struct kni_kv_view view = kni_eval_bed_clean(bed);
+    const struct kni_kv_host view = kni_eval_bed_clean(bed);
     struct kni_spectral_layout x = {0};
     uint8_t *order; /* noted nowhere: it travels apart from the pictures, as escapes do */
     f->content = KNI_HEVC_CONTENT_NOISE;
@@ -163,7 +163,7 @@ static enum kn_status draw_tiles(struct kni_film *f, const struct kni_eval_bed *
 {
     const struct kni_chunk_meta any = meta_of(bed, KN_PRESET_TILES, 0);
     const struct kni_tiles_ops ops = kni_tiles_ops_get(bed->kv.type);
-    const struct kni_kv_view view = kni_eval_bed_clean(bed);
+    const struct kni_kv_host view = kni_eval_bed_clean(bed);
     struct kni_tiling tiling;
     struct kni_tiles_geometry g;
     enum kn_status status = kni_tiles_choose(&any, &(struct kn_tiles_opts){0}, &tiling, err);

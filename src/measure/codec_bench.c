@@ -99,7 +99,7 @@ static struct kni_chunk_meta meta_of(const struct bench *b, uint32_t chunk)
 static enum kn_status code_container(struct bench *b, struct station *s, uint32_t chunk)
 {
     struct kni_chunk_meta meta = meta_of(b, chunk);
-    struct kni_kv_view clean = kni_eval_bed_clean(&b->bed), coded = kni_eval_bed_coded(&b->bed);
+    struct kni_kv_host clean = kni_eval_bed_clean(&b->bed), coded = kni_eval_bed_coded(&b->bed);
     if (b->decode)
         return kni_chunk_restore(s->decoder, b->chunks[chunk].data, b->chunks[chunk].used, &meta, &coded, NULL);
     void *data;
@@ -124,7 +124,7 @@ static enum kn_status code_symbols(struct bench *b, struct station *s, uint32_t 
 
 static enum kn_status transform(struct bench *b, struct station *s, uint32_t chunk)
 {
-    struct kni_kv_view clean = kni_eval_bed_clean(&b->bed), coded = kni_eval_bed_coded(&b->bed);
+    struct kni_kv_host clean = kni_eval_bed_clean(&b->bed), coded = kni_eval_bed_coded(&b->bed);
     enum kn_status status = KN_OK;
     for (uint32_t part = 0; part < b->profile->n_parts && status == KN_OK; part++) {
         struct matrix *m = &b->matrices[(size_t)chunk * b->profile->n_parts + part];
@@ -136,7 +136,7 @@ static enum kn_status transform(struct bench *b, struct station *s, uint32_t chu
 
 static enum kn_status code_zstd(struct bench *b, struct station *s, uint32_t chunk)
 {
-    struct kni_kv_view clean = kni_eval_bed_clean(&b->bed), coded = kni_eval_bed_coded(&b->bed);
+    struct kni_kv_host clean = kni_eval_bed_clean(&b->bed), coded = kni_eval_bed_coded(&b->bed);
     struct kni_span span = {.first_token = chunk * CHUNK, .n_tokens = CHUNK};
     struct kni_account account = {0};
     if (b->decode)
@@ -148,11 +148,9 @@ static enum kn_status code_zstd(struct bench *b, struct station *s, uint32_t chu
 /* Encoding: from the clean copy to the coded one. Decoding: back, which changes nothing. */
 static enum kn_status copy(struct bench *b, uint32_t chunk)
 {
-    const size_t n = kni_kv_block_values(&b->bed.kv);
-    const uint32_t *from = b->decode ? b->bed.coded_ids : b->bed.clean_ids, *to = b->decode ? b->bed.clean_ids : b->bed.coded_ids;
-    uint16_t *base = kni_eval_bed_clean(&b->bed).base;
+    const struct kni_kv_host coded = kni_eval_bed_coded(&b->bed), clean = kni_eval_bed_clean(&b->bed);
     for (uint32_t i = chunk * (CHUNK / KNI_BLOCK_TOKENS); i < (chunk + 1) * (CHUNK / KNI_BLOCK_TOKENS); i++)
-        memcpy(base + to[i] * n, base + from[i] * n, 2 * n);
+        kni_kv_block_copy(b->decode ? &clean : &coded, i, b->decode ? &coded : &clean, i);
     return KN_OK;
 }
 
@@ -247,7 +245,7 @@ static enum kn_status open_station(struct bench *b, struct station *s, struct kn
 static enum kn_status make_matrices(struct bench *b, struct kn_err *err)
 {
     const uint32_t n_parts = b->profile->n_parts;
-    struct kni_kv_view clean = kni_eval_bed_clean(&b->bed);
+    struct kni_kv_host clean = kni_eval_bed_clean(&b->bed);
     struct kni_spectral *transform_handle = NULL;
     if (b->matrices)
         return KN_OK;
@@ -279,7 +277,7 @@ static enum kn_status make_matrices(struct bench *b, struct kn_err *err)
 /* What decoding starts from, and how much it is. */
 static enum kn_status make_coded(struct bench *b, uint64_t *n_bytes, struct kn_err *err)
 {
-    struct kni_kv_view clean = kni_eval_bed_clean(&b->bed);
+    struct kni_kv_host clean = kni_eval_bed_clean(&b->bed);
     enum kn_status status = KN_OK;
     if (b->work->kind == KIND_RANS || b->work->kind == KIND_TRANSFORM)
         return make_matrices(b, err);

@@ -68,7 +68,7 @@ static void judge(void *arg, uint32_t worker, uint32_t n_workers)
 }
 
 /* Runs `continue` after a copy of the prefix. */
-static enum kn_status run(struct eval *e, const struct kni_kv_view *view, bool first_pass, struct kn_err *err)
+static enum kn_status run(struct eval *e, const struct kni_kv_host *view, bool first_pass, struct kn_err *err)
 {
     const size_t row_bytes = e->bed.n_vocab * sizeof(float);
     e->first_pass = first_pass;
@@ -125,7 +125,7 @@ static enum kn_status do_methods(struct eval *e, struct kn_err *err)
 {
     uint32_t n;
     const struct kni_eval_method *all = kni_eval_methods(&n);
-    struct kni_kv_view coded_view = kni_eval_bed_coded(&e->bed);
+    struct kni_kv_host coded_view = kni_eval_bed_coded(&e->bed);
     struct kn_eval_row last = {0};
     uint32_t last_scored = n;
     enum kn_status status = KN_OK;
@@ -172,7 +172,7 @@ static enum kn_status do_methods(struct eval *e, struct kn_err *err)
 static enum kn_status do_ablation(struct eval *e, struct kn_err *err)
 {
     struct kni_eval_ablation a = {.bed = &e->bed, .profile = e->needs.profile, .calibration = e->opts.calibration};
-    struct kni_kv_view coded_view = kni_eval_bed_coded(&e->bed);
+    struct kni_kv_host coded_view = kni_eval_bed_coded(&e->bed);
     for (uint32_t i = 0; i < KNI_EVAL_ABLATION_STEPS; i++) {
         struct kn_eval_row row = {.method = "ablation", .preset = kni_eval_ablation_name(i)};
         struct kni_eval_coded coded = {0};
@@ -255,7 +255,7 @@ enum kn_status kn_codec_eval(struct kn_model *model, const struct kn_eval_opts *
     }
     status = kni_eval_bed_prefill(&e.bed, o->tokens, o->progress, o->user, "prefix", err);
     if (status == KN_OK) {
-        struct kni_kv_view clean = kni_eval_bed_clean(&e.bed);
+        struct kni_kv_host clean = kni_eval_bed_clean(&e.bed);
         status = run(&e, &clean, true, err);
     }
     if (status == KN_OK)

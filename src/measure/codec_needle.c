@@ -125,7 +125,7 @@ static enum kn_status make_haystack(struct needle *x, uint32_t index, uint32_t n
     return KN_OK;
 }
 
-static enum kn_status ask(struct needle *x, const struct kni_kv_view *view, struct tally *t, struct kn_err *err)
+static enum kn_status ask(struct needle *x, const struct kni_kv_host *view, struct tally *t, struct kn_err *err)
 {
     int32_t ids[2 * MAX_PIECE];
     for (uint32_t f = 0; f < x->n_facts; f++) {
@@ -159,7 +159,7 @@ static bool wanted(const struct needle *x, const struct kni_eval_method *m)
 
 static enum kn_status do_haystack(struct needle *x, uint32_t index, uint32_t n_haystacks, struct kn_err *err)
 {
-    struct kni_kv_view clean = kni_eval_bed_clean(&x->bed), coded_view = kni_eval_bed_coded(&x->bed);
+    struct kni_kv_host clean = kni_eval_bed_clean(&x->bed), coded_view = kni_eval_bed_coded(&x->bed);
     uint32_t n;
     const struct kni_eval_method *m = kni_eval_methods(&n);
     char phase[64];

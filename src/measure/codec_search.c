@@ -50,7 +50,7 @@ static enum kn_status count_rest(struct search *x, struct kn_err *err)
 {
     struct kni_codec *codec = NULL;
     struct kni_codec_opts co = {.preset = KN_PRESET_TILES, .tiles = {.levels = x->opts.levels}, .hevc = x->opts.hevc};
-    struct kni_kv_view view = kni_eval_bed_clean(&x->bed);
+    struct kni_kv_host view = kni_eval_bed_clean(&x->bed);
     enum kn_status status = kni_codec_open(&codec, &co, err);
     for (uint32_t first = first_sampled(x); first < x->bed.n_prefix && status == KN_OK; first += KNI_EVAL_CHUNK) {
         struct kni_chunk_meta meta = meta_of(x, first);
@@ -94,7 +94,7 @@ static size_t parameter_bytes(const uint8_t *data, size_t n)
 }
 
 /* Draws picture t of a group's K or V and encodes it. */
-static enum kn_status picture(struct search *x, const struct kni_kv_view *view, const struct kni_chunk_meta *meta, const struct kni_tiles_geometry *g, uint32_t group,
+static enum kn_status picture(struct search *x, const struct kni_kv_host *view, const struct kni_chunk_meta *meta, const struct kni_tiles_geometry *g, uint32_t group,
                               uint32_t is_v, uint32_t t, struct kn_err *err)
 {
     struct kni_tiles_ops ops = kni_tiles_ops_get(x->bed.kv.type);
@@ -114,7 +114,7 @@ static enum kn_status picture(struct search *x, const struct kni_kv_view *view, 
 /* Video bytes of one chunk in this tiling. */
 static enum kn_status count_video(struct search *x, uint32_t first, const struct kni_tiling *tiling, bool intra, uint64_t *sum, struct kn_err *err)
 {
-    struct kni_kv_view view = kni_eval_bed_clean(&x->bed);
+    struct kni_kv_host view = kni_eval_bed_clean(&x->bed);
     struct kni_chunk_meta meta = meta_of(x, first);
     struct kni_tiles_geometry g;
     enum kn_status status = kni_tiles_geometry_make(&meta, tiling, &g, err);

@@ -45,7 +45,7 @@ static double entropy_bits(const uint32_t *counts, uint32_t n)
 /* The sinks, exact, in 16 bits. */
 static void book_sinks(const struct kni_eval_ablation *a, struct kni_account *account)
 {
-    struct kni_kv_view clean = kni_eval_bed_clean(a->bed), coded = kni_eval_bed_coded(a->bed);
+    struct kni_kv_host clean = kni_eval_bed_clean(a->bed), coded = kni_eval_bed_coded(a->bed);
     struct kni_span sinks = {.n_tokens = a->profile->n_sinks};
     const struct kni_kv_layout *l = &a->bed->kv;
     for (uint32_t part = 0; part < 2 * l->n_layer; part++)
@@ -62,7 +62,7 @@ static void book_sinks(const struct kni_eval_ablation *a, struct kni_account *ac
 /* One layer's K or V: rounds to a step, counts each component's integers over the prefix. counts: [UNIFORM_LEVELS]. */
 static double code_uniform(const struct kni_eval_ablation *a, uint32_t part, uint32_t *counts)
 {
-    struct kni_kv_view clean = kni_eval_bed_clean(a->bed), coded = kni_eval_bed_coded(a->bed);
+    struct kni_kv_host clean = kni_eval_bed_clean(a->bed), coded = kni_eval_bed_coded(a->bed);
     const struct kni_kv_layout *l = &a->bed->kv;
     bool f16 = l->type == KN_KV_TYPE_F16;
     double power = 0, bits = 0;
@@ -166,7 +166,7 @@ struct coding { uint8_t *symbols; uint32_t *counts; uint32_t max_rows; struct kn
 /* One part of the whole prefix there and back; *bits of its symbols after the sinks. */
 static enum kn_status code_part(const struct kni_eval_ablation *a, struct kni_spectral *t, const struct kni_profile *p, uint32_t part, struct coding *c, double *bits)
 {
-    struct kni_kv_view clean = kni_eval_bed_clean(a->bed), coded = kni_eval_bed_coded(a->bed);
+    struct kni_kv_host clean = kni_eval_bed_clean(a->bed), coded = kni_eval_bed_coded(a->bed);
     uint32_t n_rows = p->parts[part].n_layers + p->parts[part].rows[MEDIUM];
     memset(c->counts, 0, (size_t)n_rows * 256 * sizeof *c->counts);
     *bits = 0;

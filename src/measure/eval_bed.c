@@ -81,9 +81,10 @@ void kni_eval_bed_close(struct kni_eval_bed *bed)
     *bed = (struct kni_eval_bed){0};
 }
 
-static struct kni_kv_view view_of(const struct kni_eval_bed *bed, const uint32_t *ids)
+static struct kni_kv_host view_of(const struct kni_eval_bed *bed, const uint32_t *ids)
 {
-    return (struct kni_kv_view){.layout = bed->kv, .base = kni_pool_base(bed->pool), .block_ids = ids, .n_blocks = bed->n_ids};
+    const struct kni_kv_view view = kni_pool_view(bed->pool, ids, bed->n_ids);
+    return kni_kv_host_of(&view);
 }
 
 enum kn_status kni_eval_check_tokens(const struct kn_model *model, const int32_t *tokens, size_t n, struct kn_err *err)
@@ -94,24 +95,24 @@ enum kn_status kni_eval_check_tokens(const struct kn_model *model, const int32_t
     return KN_OK;
 }
 
-struct kni_kv_view kni_eval_bed_clean(const struct kni_eval_bed *bed)
+struct kni_kv_host kni_eval_bed_clean(const struct kni_eval_bed *bed)
 {
     return view_of(bed, bed->clean_ids);
 }
 
-struct kni_kv_view kni_eval_bed_coded(const struct kni_eval_bed *bed)
+struct kni_kv_host kni_eval_bed_coded(const struct kni_eval_bed *bed)
 {
     return view_of(bed, bed->coded_ids);
 }
 
 enum kn_status kni_eval_bed_prefill(struct kni_eval_bed *bed, const int32_t *tokens, kn_progress_fn progress, void *user, const char *phase, struct kn_err *err)
 {
-    struct kni_kv_view view = kni_eval_bed_clean(bed);
+    struct kni_kv_host view = kni_eval_bed_clean(bed);
     for (uint32_t at = 0; at < bed->n_prefix;) {
         uint32_t left = bed->n_prefix - at, n = left < KNI_EVAL_BED_TOKENS ? left : KNI_EVAL_BED_TOKENS;
         if (progress)
             progress(user, phase, (double)at / bed->n_prefix);
-        struct kni_run_item item = {.kv = view, .tokens = tokens + at, .n_tokens = n, .first_pos = at};
+        struct kni_run_item item = {.kv = kni_kv_view_of(&view), .tokens = tokens + at, .n_tokens = n, .first_pos = at};
         enum kn_status status = kni_run_step(bed->run, &item, 1);
         if (status)
             return kni_err_set(err, status, "the step at position %u failed: are all tokens of the model's vocabulary?", at);
@@ -124,25 +125,24 @@ enum kn_status kni_eval_bed_prefill(struct kni_eval_bed *bed, const int32_t *tok
 
 void kni_eval_bed_poison(struct kni_eval_bed *bed)
 {
-    size_t n = kni_kv_block_values(&bed->kv);
+    const struct kni_kv_host coded = kni_eval_bed_coded(bed);
     for (uint32_t i = 0; i < bed->n_prefix / KNI_BLOCK_TOKENS; i++)
-        memset(kni_pool_base(bed->pool) + bed->coded_ids[i] * n, 0xff, n * sizeof(uint16_t));
+        kni_kv_block_fill(&coded, i, 0xff);
 }
 
 bool kni_eval_bed_is_same(const struct kni_eval_bed *bed)
 {
-    size_t n = kni_kv_block_values(&bed->kv);
-    const uint16_t *base = kni_pool_base(bed->pool);
+    const struct kni_kv_host coded = kni_eval_bed_coded(bed), clean = kni_eval_bed_clean(bed);
     for (uint32_t i = 0; i < bed->n_prefix / KNI_BLOCK_TOKENS; i++)
-        if (memcmp(base + bed->coded_ids[i] * n, base + bed->clean_ids[i] * n, n * sizeof *base))
+        if (!kni_kv_block_equal(&coded, i, &clean, i))
             return false;
     return true;
 }
 
-enum kn_status kni_eval_bed_run(struct kni_eval_bed *bed, const struct kni_kv_view *view, const int32_t *tokens, uint32_t at, uint32_t n, uint32_t n_logits,
+enum kn_status kni_eval_bed_run(struct kni_eval_bed *bed, const struct kni_kv_host *view, const int32_t *tokens, uint32_t at, uint32_t n, uint32_t n_logits,
                                 struct kn_err *err)
 {
-    struct kni_run_item item = {.kv = *view, .tokens = tokens, .n_tokens = n, .first_pos = bed->n_prefix + at, .n_logits = n_logits, .logits = bed->rows};
+    struct kni_run_item item = {.kv = kni_kv_view_of(view), .tokens = tokens, .n_tokens = n, .first_pos = bed->n_prefix + at, .n_logits = n_logits, .logits = bed->rows};
     enum kn_status status = kni_run_step(bed->run, &item, 1);
     if (status)
         return kni_err_set(err, status, "the step at position %u failed: are all tokens of the model's vocabulary?", bed->n_prefix + at);

@@ -49,8 +49,8 @@ void kni_eval_bed_close(struct kni_eval_bed *bed);
 /* KN_E_ARG naming the first of n tokens that the model does not have. */
 enum kn_status kni_eval_check_tokens(const struct kn_model *model, const int32_t *tokens, size_t n, struct kn_err *err);
 
-struct kni_kv_view kni_eval_bed_clean(const struct kni_eval_bed *bed);
-struct kni_kv_view kni_eval_bed_coded(const struct kni_eval_bed *bed);
+struct kni_kv_host kni_eval_bed_clean(const struct kni_eval_bed *bed);
+struct kni_kv_host kni_eval_bed_coded(const struct kni_eval_bed *bed);
 
 /* Runs tokens[0..n_prefix) into the clean copy. progress may be NULL. */
 enum kn_status kni_eval_bed_prefill(struct kni_eval_bed *bed, const int32_t *tokens, kn_progress_fn progress, void *user, const char *phase, struct kn_err *err);
@@ -58,7 +58,7 @@ void kni_eval_bed_poison(struct kni_eval_bed *bed);
 bool kni_eval_bed_is_same(const struct kni_eval_bed *bed);
 
 /* Runs n tokens (at most KNI_EVAL_BED_TOKENS) at position n_prefix + at of view; logits of the last n_logits (at most step) in bed->rows. Steps go in order. */
-enum kn_status kni_eval_bed_run(struct kni_eval_bed *bed, const struct kni_kv_view *view, const int32_t *tokens, uint32_t at, uint32_t n, uint32_t n_logits,
+enum kn_status kni_eval_bed_run(struct kni_eval_bed *bed, const struct kni_kv_host *view, const int32_t *tokens, uint32_t at, uint32_t n, uint32_t n_logits,
                                 struct kn_err *err);
 
 /* log of the sum of exponentials, in double; *best: index of the largest (may be NULL). */

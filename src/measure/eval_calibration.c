@@ -45,7 +45,7 @@ static enum kn_status learn_text(struct kn_eval_calibration *c, const struct kn_
     if (status == KN_OK)
         status = kni_eval_bed_prefill(&bed, o->texts[index], o->progress, o->user, phase, err);
     if (status == KN_OK) {
-        struct kni_kv_view view = kni_eval_bed_clean(&bed);
+        struct kni_kv_host view = kni_eval_bed_clean(&bed);
         kni_kvtc_add(c->kvtc, &view, bo.n_prefix);
         if (o->ablation)
             status = kni_calibrate_add(c->single, &view, bo.n_prefix);

@@ -166,7 +166,7 @@ static enum kn_status book(const void *data, size_t n_bytes, const struct kni_pr
 
 static enum kn_status code_own(const struct kni_eval_method *m, struct kni_eval_bed *bed, const struct kni_eval_needs *needs, struct kni_eval_coded *out, struct kn_err *err)
 {
-    struct kni_kv_view clean = kni_eval_bed_clean(bed), coded = kni_eval_bed_coded(bed);
+    struct kni_kv_host clean = kni_eval_bed_clean(bed), coded = kni_eval_bed_coded(bed);
     struct kni_codec *encoder = NULL, *decoder = NULL;
     struct kni_profile *profile = kni_eval_method_wants_profile(m) ? needs->profile : NULL;
     struct kni_codec_opts eo = {.preset = m->codec_preset, .tiles = m->tiles, .profile = profile, .backend = m->backend, .hevc = needs->hevc};
@@ -201,7 +201,7 @@ static enum kn_status code_own(const struct kni_eval_method *m, struct kni_eval_
 
 static enum kn_status code_baseline(const struct kni_eval_method *m, struct kni_eval_bed *bed, struct kni_eval_coded *out, struct kn_err *err)
 {
-    struct kni_kv_view clean = kni_eval_bed_clean(bed), coded = kni_eval_bed_coded(bed);
+    struct kni_kv_host clean = kni_eval_bed_clean(bed), coded = kni_eval_bed_coded(bed);
     struct kni_cachegen_opts co = {.levels_k = m->levels_k, .levels_v = m->levels_v, .n_sinks = m->n_sinks};
     struct kni_cachegen *cachegen = NULL;
     struct kni_buffer buffer = {0};
@@ -237,7 +237,7 @@ static enum kn_status code_baseline(const struct kni_eval_method *m, struct kni_
 
 static enum kn_status code_kvtc(const struct kni_eval_method *m, struct kni_eval_bed *bed, struct kni_kvtc *kvtc, struct kni_eval_coded *out, struct kn_err *err)
 {
-    struct kni_kv_view clean = kni_eval_bed_clean(bed), coded = kni_eval_bed_coded(bed);
+    struct kni_kv_host clean = kni_eval_bed_clean(bed), coded = kni_eval_bed_coded(bed);
     struct kni_buffer buffer = {0};
     enum kn_status status = kni_kvtc_allocate(kvtc, m->bits);
     uint64_t t0 = kni_processor_ns();

@@ -241,7 +241,7 @@ uint32_t kni_calibrate_rows(const struct kni_calibrate *c, uint32_t part, uint32
     return n;
 }
 
-void kni_calibrate_share(struct kni_calibrate *c, const struct kni_kv_view *view, uint32_t n_tokens, kni_threads_fn fn)
+void kni_calibrate_share(struct kni_calibrate *c, const struct kni_kv_host *view, uint32_t n_tokens, kni_threads_fn fn)
 {
     c->view = view;
     c->n_tokens = n_tokens;
@@ -292,7 +292,7 @@ static void add_parts(void *arg, uint32_t worker, uint32_t n_workers)
             add_block(c, part, n, &s);
 }
 
-enum kn_status kni_calibrate_add(struct kni_calibrate *c, const struct kni_kv_view *view, uint32_t n_tokens)
+enum kn_status kni_calibrate_add(struct kni_calibrate *c, const struct kni_kv_host *view, uint32_t n_tokens)
 {
     for (uint32_t i = 0; i < c->profile.n_parts; i++) {
         size_t width = c->profile.parts[i].width;

@@ -49,14 +49,14 @@ void kni_calibrate_set_query_power(struct kni_calibrate *c, const double *power)
 void kni_calibrate_set_sensitivity(struct kni_calibrate *c, const double *sensitivity);
 
 /* Positions n_sinks .. n_tokens - 1 of a text. KN_E_NOMEM for the products, at the first call: width^2 doubles a part. */
-enum kn_status kni_calibrate_add(struct kni_calibrate *c, const struct kni_kv_view *view, uint32_t n_tokens);
+enum kn_status kni_calibrate_add(struct kni_calibrate *c, const struct kni_kv_host *view, uint32_t n_tokens);
 
 /* Means, typical exponents and bases, of at least one text; the products' memory is freed on the way. KN_E_UNSUPPORTED without LAPACKE, KN_E_NOMEM, KN_E_ARG
  * when K or V hold nothing that varies. share (may be NULL) is told which share of the parts is done. */
 enum kn_status kni_calibrate_solve(struct kni_calibrate *c, void (*share)(void *user, double done), void *user, struct kn_err *err);
 
 /* KN_E_NOMEM for the histograms, at the first call. */
-enum kn_status kni_calibrate_count(struct kni_calibrate *c, const struct kni_kv_view *view, uint32_t n_tokens);
+enum kn_status kni_calibrate_count(struct kni_calibrate *c, const struct kni_kv_host *view, uint32_t n_tokens);
 
 /* Sets steps, rows and classes of a preset: rows are those whose symbol is not zero in more than min_share of the tokens counted. */
 void kni_calibrate_set_preset(struct kni_calibrate *c, enum kni_profile_preset preset, float step_k, float step_v, double min_share);

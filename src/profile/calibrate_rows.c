@@ -62,7 +62,7 @@ static void count_parts(void *arg, uint32_t worker, uint32_t n_workers)
             count_block(c, part, n, &s);
 }
 
-enum kn_status kni_calibrate_count(struct kni_calibrate *c, const struct kni_kv_view *view, uint32_t n_tokens)
+enum kn_status kni_calibrate_count(struct kni_calibrate *c, const struct kni_kv_host *view, uint32_t n_tokens)
 {
     for (uint32_t i = 0; i < c->profile.n_parts; i++) {
         if (!c->parts[i].histogram)

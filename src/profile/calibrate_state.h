@@ -41,7 +41,7 @@ struct kni_calibrate {
     float *scratch;              /* [n_workers][scratch_floats] */
     size_t scratch_floats;
     /* The call that workers work on. */
-    const struct kni_kv_view *view;
+    const struct kni_kv_host *view;
     uint32_t n_tokens;
     _Atomic uint32_t next_part; /* relaxed: parts share nothing, and fork and join order the rest */
 };
@@ -55,6 +55,6 @@ struct kni_calibrate_scratch kni_calibrate_scratch_of(const struct kni_calibrate
 /* Rows of a block of at most KNI_CALIBRATE_BLOCK tokens into scratch; returns how many tokens, 0 at the end. */
 uint32_t kni_calibrate_rows(const struct kni_calibrate *c, uint32_t part, uint32_t first_token, struct kni_calibrate_scratch *s);
 /* Runs fn (a kni_threads_fn with the calibration as its argument) on all workers for the view given. */
-void kni_calibrate_share(struct kni_calibrate *c, const struct kni_kv_view *view, uint32_t n_tokens, kni_threads_fn fn);
+void kni_calibrate_share(struct kni_calibrate *c, const struct kni_kv_host *view, uint32_t n_tokens, kni_threads_fn fn);
 
 #endif

@@ -70,8 +70,8 @@ static enum kn_status open_run(struct kni_build *b)
     if (status)
         return status;
     b->block_ids = kni_alloc(KNI_ALLOC_TAG_POOL, n_blocks * sizeof *b->block_ids, 0);
-    b->view = (struct kni_kv_view){.layout = layout, .base = kni_calloc(KNI_ALLOC_TAG_POOL, n_blocks * kni_kv_block_bytes(&layout), 4096), .block_ids = b->block_ids, .n_blocks = n_blocks};
-    if (!b->block_ids || !b->view.base)
+    b->view = kni_kv_host_by_block(&layout, kni_calloc(KNI_ALLOC_TAG_POOL, n_blocks * kni_kv_block_bytes(&layout), 4096), b->block_ids, n_blocks);
+    if (!b->block_ids || !b->view.k)
         return kni_err_set(b->err, KN_E_NOMEM, "no memory for the K and V of %u tokens; use a smaller max_tokens", b->n_ctx);
     for (uint32_t i = 0; i < n_blocks; i++)
         b->block_ids[i] = i;
@@ -124,7 +124,7 @@ static void clean_up(struct kni_build *b)
     kni_build_close_coders(b);
     kni_free(b->logits);
     kni_build_free_texts(b);
-    kni_free(b->view.base);
+    kni_free(b->view.k); /* by block: where it begins */
     kni_free(b->block_ids);
     if (b->run)
         kni_run_close(&b->run);

@@ -53,11 +53,10 @@ static void write_blocks(void *arg, uint32_t worker, uint32_t n_workers)
     const struct kni_profile *p = kni_calibrate_profile(b->calibrate);
     const struct kni_profile_part *part = &p->parts[n->layer / p->n_group * 2 + n->is_v];
     const float *weight = part->weight + (size_t)(n->layer - part->first_layer) * l->n_kv_head * l->d_head;
-    struct kni_kv_view from = b->view;
+    const struct kni_kv_host from = kni_kv_host_by_block(l, n->held->untouched, b->view.block_ids, b->view.n_blocks);
     float x[KNI_BUILD_MAX_ROW];
     uint32_t row = l->n_kv_head * l->d_head;
     (void)worker, (void)n_workers;
-    from.base = n->held->untouched;
     for (uint32_t block; (block = atomic_fetch_add_explicit(&n->next, 1, memory_order_relaxed)) < n->held->n_prefix / KNI_BLOCK_TOKENS;)
         for (uint32_t pos = block * KNI_BLOCK_TOKENS; pos < (block + 1) * KNI_BLOCK_TOKENS; pos++) {
             if (pos < p->n_sinks)
@@ -83,7 +82,7 @@ static void restore(const struct kni_build *b, const struct kni_build_held *h, u
     const struct kni_kv_layout *l = &b->view.layout;
     size_t n = kni_kv_part_values(l), at = ((size_t)layer * 2 + is_v) * n;
     for (uint32_t block = 0; block < h->n_prefix / KNI_BLOCK_TOKENS; block++, at += kni_kv_block_values(l))
-        memcpy(b->view.base + at, h->untouched + at, n * sizeof *h->untouched);
+        memcpy(b->view.k + at, h->untouched + at, n * sizeof *h->untouched);
 }
 
 /* Adds KL of a text to sensitivity [2][n_layer]. */

@@ -28,7 +28,7 @@
 struct coding {
     struct kni_build *b;
     const struct kni_build_held *held;
-    struct kni_kv_view from; /* the kept K and V */
+    struct kni_kv_host from; /* the kept K and V */
     uint32_t levels[2];      /* CacheGen, K and V; 0: the preset */
     enum kni_profile_preset preset;
     uint32_t n_chunks;
@@ -36,12 +36,9 @@ struct coding {
     _Atomic int status;
 };
 
-static struct kni_kv_view kept_view(const struct kni_build *b, const struct kni_build_held *h)
+static struct kni_kv_host kept_view(const struct kni_build *b, const struct kni_build_held *h)
 {
-    struct kni_kv_view v = b->view;
-    v.base = h->untouched;
-    v.n_blocks = h->n_prefix / KNI_BLOCK_TOKENS;
-    return v;
+    return kni_kv_host_by_block(&b->view.layout, h->untouched, b->view.block_ids, h->n_prefix / KNI_BLOCK_TOKENS);
 }
 
 /* One token of one layer, K or V, there and back. */
@@ -161,7 +158,7 @@ enum kn_status kni_build_score(struct kni_build *b, struct kni_build_held *h, bo
         return kni_err_set(b->err, KN_E_NOMEM, "no memory to compare %u logits", n_vocab);
     for (; s.at < h->n_score && status == KN_OK; s.at += s.n) {
         s.n = h->n_score - s.at < KNI_BUILD_SCORE_TOKENS ? h->n_score - s.at : KNI_BUILD_SCORE_TOKENS;
-        struct kni_run_item item = {.kv = b->view, .tokens = h->text->tokens + h->n_prefix + s.at, .n_tokens = s.n, .first_pos = h->n_prefix + s.at,
+        struct kni_run_item item = {.kv = kni_kv_view_of(&b->view), .tokens = h->text->tokens + h->n_prefix + s.at, .n_tokens = s.n, .first_pos = h->n_prefix + s.at,
                                     .n_logits = s.n, .logits = b->logits};
         status = kni_run_step(b->run, &item, 1);
         if (status) {
@@ -203,7 +200,7 @@ enum kn_status kni_build_open_text(struct kni_build *b, struct kni_build_held *h
     enum kn_status status = kni_build_prefill(b, text, n_prefix);
     if (status)
         return status;
-    memcpy(h->untouched, b->view.base, bytes); /* blocks are in order */
+    memcpy(h->untouched, b->view.k, bytes); /* blocks are in order */
     return kni_build_score(b, h, true, NULL);
 }
 
@@ -244,7 +241,7 @@ static enum kn_status measure(struct kni_build *b, struct coding *c, struct kni_
         c->n_chunks = (h->n_prefix + KNI_BUILD_STEP_TOKENS - 1) / KNI_BUILD_STEP_TOKENS;
         atomic_store_explicit(&c->next, 0, memory_order_relaxed);
         atomic_store_explicit(&c->status, KN_OK, memory_order_relaxed);
-        memcpy(b->view.base, h->untouched, kni_kv_block_bytes(&b->view.layout)); /* the exact first tokens; the rest is overwritten */
+        memcpy(b->view.k, h->untouched, kni_kv_block_bytes(&b->view.layout)); /* the exact first tokens; the rest is overwritten */
         kni_threads_run(b->threads, code_pieces, c);
         enum kn_status status = (enum kn_status)atomic_load_explicit(&c->status, memory_order_relaxed);
         if (status)
@@ -285,7 +282,7 @@ enum kn_status kni_build_measure_ratio(struct kni_build *b, enum kni_profile_pre
         status = kni_codec_open(&codec, &(struct kni_codec_opts){.preset = presets[preset], .profile = profile}, b->err);
     for (uint32_t i = 0; i < b->n_measured && status == KN_OK; i++) {
         const struct kni_build_held *h = &b->held[i];
-        struct kni_kv_view view = kept_view(b, h);
+        struct kni_kv_host view = kept_view(b, h);
         for (uint32_t at = 0; at < h->n_prefix && status == KN_OK; at += KNI_BUILD_STEP_TOKENS) {
             uint32_t left = h->n_prefix - at;
             struct kni_chunk_meta meta = {.first_token = at, .n_tokens = left < KNI_BUILD_STEP_TOKENS ? left : KNI_BUILD_STEP_TOKENS, .kv = view.layout};

@@ -22,7 +22,7 @@ enum kn_status kni_build_prefill(struct kni_build *b, const struct kni_build_tex
 {
     for (uint32_t at = 0, step; at < n; at += step) {
         step = n - at < KNI_BUILD_STEP_TOKENS ? n - at : KNI_BUILD_STEP_TOKENS;
-        struct kni_run_item item = {.kv = b->view, .tokens = text->tokens + at, .n_tokens = step, .first_pos = at};
+        struct kni_run_item item = {.kv = kni_kv_view_of(&b->view), .tokens = text->tokens + at, .n_tokens = step, .first_pos = at};
         enum kn_status status = kni_run_step(b->run, &item, 1);
         if (status)
             return kni_err_set(b->err, status, "the model cannot run a calibration text at token %u", at);

@@ -63,7 +63,7 @@ struct kni_build {
     uint32_t n_texts, n_held;
     struct kni_profile_text *notes; /* [n_texts], for the file */
     uint32_t n_ctx;         /* longest text */
-    struct kni_kv_view view; /* base and block table owned */
+    struct kni_kv_host view; /* base and block table owned */
     uint32_t *block_ids;
     struct kni_build_coder *coders; /* [n_workers], from kni_build_open_coders on */
     struct kni_build_held held[KNI_BUILD_MEASURED];

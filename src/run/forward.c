@@ -177,7 +177,7 @@ static void rotate_and_store(struct worker *w, const struct kni_layer *layer, ui
     kni_rope_fn rope = r->kernels.rope[hp->rope_style];
     kni_to_half_fn to_half = r->kernels.to_half[r->opts.kv_type];
     for (uint32_t i = share(w, r->n_rows, 0); i < share(w, r->n_rows, 1); i++) {
-        const struct kni_kv_view *kv = &r->items[r->row_item[i]].kv;
+        const struct kni_kv_host kv = kni_kv_host_of(&r->items[r->row_item[i]].kv);
         size_t table = ((size_t)layer->rope * r->opts.max_tokens + i) * n_pairs, at_q = (size_t)i * hp->n_head * d, at_kv = (size_t)i * hp->n_kv_head * d;
         const float *cos_row = r->cos_rows + table, *sin_row = r->sin_rows + table;
         add(r->q + at_q, layer->bq, hp->n_head * d);
@@ -196,8 +196,8 @@ static void rotate_and_store(struct worker *w, const struct kni_layer *layer, ui
             if (layer->k_norm)
                 r->kernels.rmsnorm(k, k, vector(layer->k_norm), d, hp->rms_eps);
             rope(k, cos_row, sin_row, n_pairs);
-            to_half(kni_kv_row(kv, index, 0, head, r->row_pos[i]), k, d);
-            to_half(kni_kv_row(kv, index, 1, head, r->row_pos[i]), v, d);
+            to_half(kni_kv_row(&kv, index, 0, head, r->row_pos[i]), k, d);
+            to_half(kni_kv_row(&kv, index, 1, head, r->row_pos[i]), v, d);
         }
     }
 }
@@ -242,7 +242,8 @@ static void attend(struct worker *w, uint32_t layer, uint32_t counter)
         const struct kni_run_unit *u = &r->units[is_tile ? index / n_kv_head : r->n_tiles + piece / r->n_splits];
         a.n_heads = is_tile ? 1 : n_heads;
         a.kv_head = is_tile ? index % n_kv_head : part * n_heads;
-        a.kv = &r->items[u->item].kv;
+        const struct kni_kv_host kv = kni_kv_host_of(&r->items[u->item].kv);
+        a.kv = &kv;
         a.q = a.out = r->q + u->row * ldq + a.kv_head * head_q;
         a.n_tokens = u->n_tokens;
         a.first_pos = u->first_pos;

@@ -128,7 +128,7 @@ static double distance(struct kn_model *m, size_t at, uint32_t chunk)
     assert_int_equal(kni_run_open(&run, &o, NULL), KN_OK);
     for (uint32_t pos = 0, n; pos < n_tokens; pos += n) {
         n = n_tokens - pos < chunk ? n_tokens - pos : chunk;
-        struct kni_run_item it = {.kv = {.layout = layout, .base = pool, .block_ids = table, .n_blocks = n_blocks}, .tokens = tokens + pos, .n_tokens = n,
+        struct kni_run_item it = {.kv = kni_kv_view_by_block(&layout, pool, table, n_blocks), .tokens = tokens + pos, .n_tokens = n,
                                   .first_pos = pos, .n_logits = n, .logits = logits + (size_t)pos * n_vocab};
         assert_int_equal(kni_run_step(run, &it, 1), KN_OK);
     }

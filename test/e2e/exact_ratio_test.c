@@ -63,15 +63,14 @@ static double ratio_of(struct kn_model *model, const char *file, enum kn_kv_type
     struct kni_seq seq;
     assert_int_equal(kni_seq_init(&seq, e->pool, CHUNK + 16, &seed), KN_OK);
     assert_int_equal(kni_seq_match(&seq, tokens, CHUNK + 1, KN_KV_QUALITY_ANY), CHUNK);
-    struct kni_kv_view view = kni_seq_view(&seq), back = view;
+    const struct kni_kv_view kv = kni_seq_view(&seq);
+    const struct kni_kv_host view = kni_kv_host_of(&kv);
     uint32_t ids[CHUNK / KNI_BLOCK_TOKENS];
     for (uint32_t b = 0; b < CHUNK / KNI_BLOCK_TOKENS; b++)
         ids[b] = b;
-    size_t values = kni_kv_block_values(&view.layout), raw = CHUNK * kni_kv_token_bytes(&view.layout);
-    back.base = calloc(1, raw);
-    back.block_ids = ids;
-    back.n_blocks = CHUNK / KNI_BLOCK_TOKENS;
-    assert_non_null(back.base);
+    size_t raw = CHUNK * kni_kv_token_bytes(&view.layout);
+    const struct kni_kv_host back = kni_kv_host_by_block(&view.layout, calloc(1, raw), ids, CHUNK / KNI_BLOCK_TOKENS);
+    assert_non_null(back.k);
 
     struct kni_codec *codec;
     struct kni_codec_opts co = {.preset = KN_PRESET_EXACT};
@@ -82,12 +81,12 @@ static double ratio_of(struct kn_model *model, const char *file, enum kn_kv_type
     assert_int_equal(kni_chunk_encode(codec, &meta, &view, &data, &n_bytes, NULL), KN_OK);
     assert_int_equal(kni_chunk_restore(codec, data, n_bytes, &meta, &back, NULL), KN_OK);
     for (uint32_t b = 0; b < CHUNK / KNI_BLOCK_TOKENS; b++)
-        assert_memory_equal(back.base + b * values, view.base + view.block_ids[b] * values, values * 2);
+        assert_true(kni_kv_block_equal(&back, b, &view, b));
     double ratio = (double)raw / (double)n_bytes;
     print_message("%s, %s: %.4f\n", file, type == KN_KV_TYPE_F16 ? "f16" : "bf16", ratio);
     kni_free(data);
     kni_codec_close(&codec);
-    free(back.base);
+    free(back.k);
     kni_seq_fini(&seq);
     kn_engine_close(&e);
     return ratio;

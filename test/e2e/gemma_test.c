@@ -183,7 +183,7 @@ static void golden_logits(void **state)
             tokens[i] = (int32_t)json_integer_value(json_array_get(list, i));
         for (uint32_t pos = 0, n; pos < n_tokens; pos += n) {
             n = n_tokens - pos < o.max_tokens ? n_tokens - pos : o.max_tokens;
-            struct kni_run_item it = {.kv = {.layout = layout, .base = pool, .block_ids = table, .n_blocks = N_CTX / KNI_BLOCK_TOKENS},
+            struct kni_run_item it = {.kv = kni_kv_view_by_block(&layout, pool, table, N_CTX / KNI_BLOCK_TOKENS),
                                       .tokens = tokens + pos, .n_tokens = n, .first_pos = pos, .n_logits = pos + n == n_tokens, .logits = logits};
             assert_int_equal(kni_run_step(run, &it, 1), KN_OK);
         }
@@ -201,7 +201,7 @@ static void golden_logits(void **state)
                 print_message("prompt %zu: tie at token %u (gap %g), the rest is not compared\n", at, g, gap);
                 break;
             }
-            struct kni_run_item it = {.kv = {.layout = layout, .base = pool, .block_ids = table, .n_blocks = N_CTX / KNI_BLOCK_TOKENS},
+            struct kni_run_item it = {.kv = kni_kv_view_by_block(&layout, pool, table, N_CTX / KNI_BLOCK_TOKENS),
                                       .tokens = &token, .n_tokens = 1, .first_pos = n_tokens + g, .n_logits = 1, .logits = logits};
             if (g + 1 < n_greedy)
                 assert_int_equal(kni_run_step(run, &it, 1), KN_OK);

@@ -42,7 +42,7 @@ static void restore(const uint8_t *data, size_t size)
     if (base && table && kni_codec_open(&codec, &opts, NULL) == KN_OK) {
         for (uint32_t i = 0; i < n_blocks; i++)
             table[i] = n_blocks - 1 - i;
-        struct kni_kv_view view = {m.kv, base, table, n_blocks};
+        const struct kni_kv_host view = kni_kv_host_by_block(&m.kv, base, table, n_blocks);
         enum kn_status s = kni_chunk_restore(codec, data, size, &m, &view, &err);
         if (s != KN_OK && s != KN_E_FORMAT && s != KN_E_MISMATCH && s != KN_E_NOMEM)
             abort();

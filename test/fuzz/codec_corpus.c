@@ -52,7 +52,7 @@ static int make(const char *folder, const char *name, enum kn_preset preset, str
         float x = 2.0f * sinf((float)(i % 97) * 0.3f) + 0.1f * (float)(i * 7919 % 13);
         base[i] = kv.type == KN_KV_TYPE_F16 ? kni_f32_to_f16(x) : kni_f32_to_bf16(x);
     }
-    struct kni_kv_view view = {kv, base, ids, n_blocks};
+    const struct kni_kv_host view = kni_kv_host_by_block(&kv, base, ids, n_blocks);
     struct kni_chunk_meta m = {.n_tokens = n_tokens, .kv = kv};
     struct kni_codec_opts opts = {.preset = preset, .tiles = tiles, .profile = profile, .backend = backend};
     struct kni_codec *codec;

@@ -22,7 +22,7 @@ static void use(const struct kni_profile *p)
         return;
     uint32_t id = 0;
     uint16_t *base = malloc(kni_kv_block_bytes(&kv));
-    struct kni_kv_view view = {kv, base, &id, 1};
+    const struct kni_kv_host view = kni_kv_host_by_block(&kv, base, &id, 1);
     struct kni_spectral *s = NULL;
     struct kni_escapes escapes = {0};
     if (base && kni_spectral_open(&s, p, 16, NULL) == KN_OK) {

@@ -14,7 +14,7 @@
 #define BUDGET 2e-5
 
 struct fixture {
-    struct kni_kv_view kv;
+    struct kni_kv_host kv;
     uint32_t *table;
     uint16_t *base;
     float *q, *out, *scratch;
@@ -33,7 +33,7 @@ static void make(struct fixture *f, enum kn_kv_type type, uint32_t d, uint32_t g
     memset(f->base, 0xff, (n_blocks + 1) * kni_kv_block_bytes(&l)); /* NaN in both types */
     for (uint32_t i = 0; i < n_blocks; i++)
         f->table[i] = n_blocks - i; /* block 0 of the pool is nobody's */
-    f->kv = (struct kni_kv_view){.layout = l, .base = f->base, .block_ids = f->table, .n_blocks = n_blocks};
+    f->kv = kni_kv_host_by_block(&l, f->base, f->table, n_blocks);
     for (uint32_t pos = 0; pos < n_pos; pos++)
         for (uint32_t i = 0; i < d; i++) {
             float k = rnd_unit() * k_scale, v = rnd_unit() * 2;
@@ -348,7 +348,7 @@ static void bench_shape(int v, enum kn_kv_type type, uint32_t d, double flops)
     for (uint32_t i = 0; i < N_POS / 16; i++)
         table[i] = i;
     fill(q, (size_t)64 * rows * d, PATTERN_RANDOM);
-    struct kni_kv_view kv = {.layout = l, .base = base, .block_ids = table, .n_blocks = N_POS / 16};
+    const struct kni_kv_host kv = kni_kv_host_by_block(&l, base, table, N_POS / 16);
     struct kni_attn_args a = {.kernels = &check_tables[v], .kv = &kv, .n_heads = HEADS, .group = GROUP, .scale = 1.0f / sqrtf((float)d), .q = q,
         .ldq = (size_t)rows * d, .out = out, .ldo = (size_t)rows * d, .n_tokens = 1, .first_pos = N_POS - 1, .scratch = scratch};
     double peak = read_peak((const uint64_t *)(const void *)base, bytes / 8);

@@ -65,13 +65,14 @@ struct kni_fetch {
 static void kn_fake_rows(const struct kni_kv_view *v, uint32_t pos, uint16_t *rows, int restore)
 {
     const struct kni_kv_layout *l = &v->layout;
+    const struct kni_kv_host h = kni_kv_host_of(v);
     for (uint32_t layer = 0; layer < l->n_layer; layer++)
         for (uint32_t is_v = 0; is_v < 2; is_v++)
             for (uint32_t head = 0; head < l->n_kv_head; head++, rows += l->d_head)
                 if (restore)
-                    memcpy(kni_kv_row(v, layer, is_v, head, pos), rows, l->d_head * 2u);
+                    memcpy(kni_kv_row(&h, layer, is_v, head, pos), rows, l->d_head * 2u);
                 else
-                    memcpy(rows, kni_kv_row(v, layer, is_v, head, pos), l->d_head * 2u);
+                    memcpy(rows, kni_kv_row(&h, layer, is_v, head, pos), l->d_head * 2u);
 }
 
 static uint32_t kn_fake_token_values(const struct kni_kv_layout *l)

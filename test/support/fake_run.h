@@ -79,19 +79,20 @@ enum kn_status kni_run_step(struct kni_run *run, const struct kni_run_item *item
         return run->fail_status;
     for (uint32_t i = 0; i < n_items; i++) {
         const struct kni_run_item *it = &items[i];
+        const struct kni_kv_host kv = kni_kv_host_of(&it->kv);
         uint64_t state = 0, check;
         assert(it->n_tokens && it->n_logits <= it->n_tokens && (it->first_pos + it->n_tokens - 1) / KNI_BLOCK_TOKENS < it->kv.n_blocks);
         for (uint32_t j = 0; j < it->n_tokens; j++) {
             uint32_t pos = it->first_pos + j;
             if (pos) {
-                memcpy(&state, kni_kv_row(&it->kv, 0, 0, 0, pos - 1), 8);
-                memcpy(&check, kni_kv_row(&it->kv, 0, 1, 0, pos - 1), 8);
+                memcpy(&state, kni_kv_row(&kv, 0, 0, 0, pos - 1), 8);
+                memcpy(&check, kni_kv_row(&kv, 0, 1, 0, pos - 1), 8);
                 assert(state == ~check);
             }
             state = kn_fake_mix(state, it->tokens[j], pos);
             check = ~state;
-            memcpy(kni_kv_row(&it->kv, 0, 0, 0, pos), &state, 8);
-            memcpy(kni_kv_row(&it->kv, 0, 1, 0, pos), &check, 8);
+            memcpy(kni_kv_row(&kv, 0, 0, 0, pos), &state, 8);
+            memcpy(kni_kv_row(&kv, 0, 1, 0, pos), &check, 8);
             if (j + it->n_logits >= it->n_tokens)
                 kn_fake_row(it, j + it->n_logits - it->n_tokens, kn_fake_next(state));
         }

@@ -145,7 +145,7 @@ static size_t run_at(const struct kni_chunk_meta *m, uint32_t head, uint32_t com
     return ((size_t)head * m->kv.d_head + component) * m->n_tokens;
 }
 
-static void load_part(struct kni_exact *x, const struct kni_kv_view *view, const struct kni_chunk_meta *m, uint32_t part)
+static void load_part(struct kni_exact *x, const struct kni_kv_host *view, const struct kni_chunk_meta *m, uint32_t part)
 {
     const uint32_t n = m->n_tokens, d = m->kv.d_head;
     for (uint32_t head = 0; head < m->kv.n_kv_head; head++)
@@ -158,7 +158,7 @@ static void load_part(struct kni_exact *x, const struct kni_kv_view *view, const
             }
 }
 
-static void store_head(struct kni_exact *x, const struct kni_kv_view *view, const struct kni_chunk_meta *m, uint32_t part, uint32_t head)
+static void store_head(struct kni_exact *x, const struct kni_kv_host *view, const struct kni_chunk_meta *m, uint32_t part, uint32_t head)
 {
     const uint32_t n = m->n_tokens, d = m->kv.d_head;
     for (uint32_t i = 0; i < d; i += 16)
@@ -209,7 +209,7 @@ static size_t make_symbols(struct kni_exact *x, const struct kni_chunk_meta *m, 
 }
 
 /* The model, from two looks at every part; and tables from what its symbols turn out to be. */
-static void fit_model(struct kni_exact *x, const struct kni_kv_view *view, const struct kni_chunk_meta *m)
+static void fit_model(struct kni_exact *x, const struct kni_kv_host *view, const struct kni_chunk_meta *m)
 {
     struct kni_kernels kernels;
     kni_kernels_init(&kernels, kni_cpu_flags());
@@ -290,7 +290,7 @@ static enum kn_status write_part(struct kni_exact *x, struct kni_container_write
     return KN_OK;
 }
 
-static enum kn_status exact_encode(struct kni_codec *codec, const struct kni_kv_view *view, struct kni_container_writer *w, struct kn_err *err)
+static enum kn_status exact_encode(struct kni_codec *codec, const struct kni_kv_host *view, struct kni_container_writer *w, struct kn_err *err)
 {
     const struct kni_chunk_meta *m = &w->header.meta;
     struct kni_exact *x = codec->exact;
@@ -337,7 +337,7 @@ static enum kn_status read_model(struct kni_exact *x, const struct kni_container
     return KN_OK;
 }
 
-static enum kn_status read_part(struct kni_exact *x, const struct kni_container *c, uint32_t part, const struct kni_kv_view *view, struct kn_err *err)
+static enum kn_status read_part(struct kni_exact *x, const struct kni_container *c, uint32_t part, const struct kni_kv_host *view, struct kn_err *err)
 {
     const struct kni_chunk_meta *m = &c->header.meta;
     const uint32_t n = m->n_tokens, raw_bits = x->model.raw_bits;
@@ -385,7 +385,7 @@ static enum kn_status read_part(struct kni_exact *x, const struct kni_container 
     return KN_OK;
 }
 
-static enum kn_status exact_restore(struct kni_codec *codec, const struct kni_container *c, const struct kni_kv_view *view, struct kn_err *err)
+static enum kn_status exact_restore(struct kni_codec *codec, const struct kni_container *c, const struct kni_kv_host *view, struct kn_err *err)
 {
     const struct kni_chunk_meta *m = &c->header.meta;
     const struct kni_tiling *t = &c->header.tiling;

@@ -287,7 +287,7 @@ static enum kn_status write_escapes(const struct kni_spectral_layout *x, struct 
     return KN_OK;
 }
 
-static struct kni_spectral_job job_of(struct kni_codec *codec, const struct kni_chunk_meta *m, const struct kni_kv_view *view)
+static struct kni_spectral_job job_of(struct kni_codec *codec, const struct kni_chunk_meta *m, const struct kni_kv_host *view)
 {
     return (struct kni_spectral_job){.x = codec->spectral,
                                      .profile = codec->profile,
@@ -298,7 +298,7 @@ static struct kni_spectral_job job_of(struct kni_codec *codec, const struct kni_
                                      .text_order = codec->text_order};
 }
 
-static enum kn_status spectral_encode(struct kni_codec *codec, const struct kni_kv_view *view, struct kni_container_writer *w, struct kn_err *err)
+static enum kn_status spectral_encode(struct kni_codec *codec, const struct kni_kv_host *view, struct kni_container_writer *w, struct kn_err *err)
 {
     enum kn_status s = make_transform(codec, err);
     if (s != KN_OK)
@@ -347,7 +347,7 @@ static enum kn_status read_sinks(struct kni_spectral_job *job, const struct kni_
     return s ? kni_err_set(err, s, "the chunk's exact tokens do not decode from their %zu bytes", size) : KN_OK;
 }
 
-static enum kn_status spectral_restore(struct kni_codec *codec, const struct kni_container *c, const struct kni_kv_view *view, struct kn_err *err)
+static enum kn_status spectral_restore(struct kni_codec *codec, const struct kni_container *c, const struct kni_kv_host *view, struct kn_err *err)
 {
     const struct kni_chunk_meta *m = &c->header.meta;
     const struct kni_tiling *t = &c->header.tiling;

@@ -46,7 +46,7 @@ struct kni_spectral_job {
     struct kni_spectral_layout *x;
     const struct kni_profile *profile;
     const struct kni_chunk_meta *meta;
-    const struct kni_kv_view *view;
+    const struct kni_kv_host *view;
     enum kni_profile_preset preset;
     uint32_t n_sinks;            /* of this chunk: its first tokens that travel exactly */
     bool text_order;             /* encoding: columns of pictures are not to be ordered */

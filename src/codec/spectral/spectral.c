@@ -140,7 +140,7 @@ void kni_spectral_turn(struct kni_spectral *s, uint32_t first_token, uint32_t n_
     s->turn_sign = sign;
 }
 
-void kni_spectral_check_call(const struct kni_spectral *s, const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, uint32_t part,
+void kni_spectral_check_call(const struct kni_spectral *s, const struct kni_kv_host *view, uint32_t first_token, uint32_t n_tokens, uint32_t part,
                              enum kni_profile_preset preset)
 {
     const struct kni_kv_layout *a = &view->layout, *b = &s->profile->kv;
@@ -167,7 +167,7 @@ static enum kn_status escapes_reserve(struct kni_escapes *e, size_t n)
 }
 
 /* A tile's tokens, 16 at a time, to panels; their exponents to symbols. */
-static void draw_panels(struct kni_spectral *s, const struct kni_kv_view *view, uint32_t first_token, uint32_t token0, uint32_t n, uint32_t part_id,
+static void draw_panels(struct kni_spectral *s, const struct kni_kv_host *view, uint32_t first_token, uint32_t token0, uint32_t n, uint32_t part_id,
                         uint8_t *symbols, size_t stride)
 {
     const struct kni_profile_part *part = &s->profile->parts[part_id];
@@ -250,7 +250,7 @@ static enum kn_status order_escapes(const struct kni_spectral *s, const uint8_t 
     return KN_OK;
 }
 
-enum kn_status kni_spectral_forward(struct kni_spectral *s, const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, uint32_t part_id,
+enum kn_status kni_spectral_forward(struct kni_spectral *s, const struct kni_kv_host *view, uint32_t first_token, uint32_t n_tokens, uint32_t part_id,
                                     enum kni_profile_preset preset, uint8_t *symbols, size_t stride, struct kni_escapes *escapes)
 {
     kni_spectral_check_call(s, view, first_token, n_tokens, part_id, preset);

@@ -37,17 +37,17 @@ size_t kni_spectral_bytes(const struct kni_spectral *s);
 
 /* Replaces escapes; KN_E_NOMEM when they cannot grow.
  * Positions first_token .. + n_tokens of view (n_tokens a multiple of 16, first_token too). symbols: [n_layers + part->rows[preset]] rows, stride apart. */
-enum kn_status kni_spectral_forward(struct kni_spectral *s, const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, uint32_t part,
+enum kn_status kni_spectral_forward(struct kni_spectral *s, const struct kni_kv_host *view, uint32_t first_token, uint32_t n_tokens, uint32_t part,
                                     enum kni_profile_preset preset, uint8_t *symbols, size_t stride, struct kni_escapes *escapes);
 /* Writes the part's K or V of these positions into view, those below skip_tokens excepted (sinks, written by others). KN_E_FORMAT when the escapes do
  * not fit the symbols or an exponent is out of range: then nothing was written. */
-enum kn_status kni_spectral_inverse(struct kni_spectral *s, const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, uint32_t part,
+enum kn_status kni_spectral_inverse(struct kni_spectral *s, const struct kni_kv_host *view, uint32_t first_token, uint32_t n_tokens, uint32_t part,
                                     enum kni_profile_preset preset, const uint8_t *symbols, size_t stride, const struct kni_escapes *escapes,
                                     uint32_t skip_tokens);
 
 /* The steps before the basis, for calibration: x[n_tokens][width] weighted, scaled, not centred; exponents[n_layers][n_tokens]. kv and rope as in
  * a profile; weight [width] or NULL for ones. */
-void kni_spectral_rows(const struct kni_kv_view *view, const struct kni_profile_rope *rope, uint32_t first_layer, uint32_t n_layers, bool is_v,
+void kni_spectral_rows(const struct kni_kv_host *view, const struct kni_profile_rope *rope, uint32_t first_layer, uint32_t n_layers, bool is_v,
                        const float *weight, uint32_t first_token, uint32_t n_tokens, float *x, int8_t *exponents);
 
 #endif

@@ -99,7 +99,7 @@ static float limit_of(enum kn_kv_type type)
 }
 
 /* Heads of a piece, all tokens of a tile, from s->x to the pool. */
-static void store_piece(struct kni_spectral *s, const struct kni_kv_view *view, const struct kni_profile_part *part, bool is_v, uint32_t col0, uint32_t n_cols,
+static void store_piece(struct kni_spectral *s, const struct kni_kv_host *view, const struct kni_profile_part *part, bool is_v, uint32_t col0, uint32_t n_cols,
                         uint32_t first_token, uint32_t t0, uint32_t n, uint32_t skip_tokens)
 {
     const struct kni_kv_layout *l = &view->layout;
@@ -125,7 +125,7 @@ static void store_piece(struct kni_spectral *s, const struct kni_kv_view *view, 
     }
 }
 
-static void mix_tile(struct kni_spectral *s, const struct kni_kv_view *view, const struct kni_profile_part *part, bool is_v, uint32_t n_rows,
+static void mix_tile(struct kni_spectral *s, const struct kni_kv_host *view, const struct kni_profile_part *part, bool is_v, uint32_t n_rows,
                      uint32_t first_token, uint32_t t0, uint32_t n, uint32_t skip_tokens)
 {
     uint32_t piece = s->piece_heads * view->layout.d_head;
@@ -142,7 +142,7 @@ static void mix_tile(struct kni_spectral *s, const struct kni_kv_view *view, con
     }
 }
 
-enum kn_status kni_spectral_inverse(struct kni_spectral *s, const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, uint32_t part_id,
+enum kn_status kni_spectral_inverse(struct kni_spectral *s, const struct kni_kv_host *view, uint32_t first_token, uint32_t n_tokens, uint32_t part_id,
                                     enum kni_profile_preset preset, const uint8_t *symbols, size_t stride, const struct kni_escapes *escapes,
                                     uint32_t skip_tokens)
 {

@@ -41,7 +41,7 @@ int32_t kni_spectral_row(const struct kni_spectral_row_args *a)
     return exponent_of(a->ops->weigh(a->x, a->weight, n), n);
 }
 
-void kni_spectral_rows(const struct kni_kv_view *view, const struct kni_profile_rope *rope, uint32_t first_layer, uint32_t n_layers, bool is_v,
+void kni_spectral_rows(const struct kni_kv_host *view, const struct kni_profile_rope *rope, uint32_t first_layer, uint32_t n_layers, bool is_v,
                        const float *weight, uint32_t first_token, uint32_t n_tokens, float *x, int8_t *exponents)
 {
     struct kni_kernels kernels;

@@ -19,7 +19,7 @@
 struct kni_spectral_row_args {
     const struct kni_kernels *kernels;
     const struct kni_spectral_ops *ops;
-    const struct kni_kv_view *view;
+    const struct kni_kv_host *view;
     uint32_t layer, is_v, pos;
     /* Of keys: n_pairs of a head turn by these; un-rotating, sin has its sign changed. NULL for values. */
     bool neox;

@@ -48,7 +48,7 @@ struct kni_spectral {
 /* Fills the tables of cosines and sines, sign -1 to un-rotate. */
 void kni_spectral_turn(struct kni_spectral *s, uint32_t first_token, uint32_t n_tokens, float sign);
 /* Asserts what callers promise. */
-void kni_spectral_check_call(const struct kni_spectral *s, const struct kni_kv_view *view, uint32_t first_token, uint32_t n_tokens, uint32_t part,
+void kni_spectral_check_call(const struct kni_spectral *s, const struct kni_kv_host *view, uint32_t first_token, uint32_t n_tokens, uint32_t part,
                              enum kni_profile_preset preset);
 
 #endif

@@ -96,7 +96,7 @@ static enum kn_status tiles_plan(const struct kni_codec *codec, struct kni_conta
     return kni_tiles_choose(&header->meta, &codec->tiles_opts, &header->tiling, err);
 }
 
-static enum kn_status write_scales(struct kni_codec *codec, const struct kni_kv_view *view, struct kni_container_writer *w, struct kn_err *err)
+static enum kn_status write_scales(struct kni_codec *codec, const struct kni_kv_host *view, struct kni_container_writer *w, struct kn_err *err)
 {
     const struct kni_chunk_meta *m = &w->header.meta;
     struct kni_tiles *x = codec->tiles;
@@ -120,7 +120,7 @@ static enum kn_status write_scales(struct kni_codec *codec, const struct kni_kv_
     return KN_OK;
 }
 
-static enum kn_status write_stream(struct kni_codec *codec, const struct kni_kv_view *view, struct kni_container_writer *w,
+static enum kn_status write_stream(struct kni_codec *codec, const struct kni_kv_host *view, struct kni_container_writer *w,
                                    const struct kni_tiles_geometry *g, uint32_t group, uint32_t is_v, struct kn_err *err)
 {
     const struct kni_chunk_meta *m = &w->header.meta;
@@ -148,7 +148,7 @@ static enum kn_status write_stream(struct kni_codec *codec, const struct kni_kv_
     return s;
 }
 
-static enum kn_status tiles_encode(struct kni_codec *codec, const struct kni_kv_view *view, struct kni_container_writer *w, struct kn_err *err)
+static enum kn_status tiles_encode(struct kni_codec *codec, const struct kni_kv_host *view, struct kni_container_writer *w, struct kn_err *err)
 {
     const struct kni_chunk_meta *m = &w->header.meta;
     struct kni_tiles *x = codec->tiles;
@@ -199,7 +199,7 @@ static enum kn_status read_scales(struct kni_codec *codec, const struct kni_cont
 struct restore_job {
     const struct kni_tiles *x;
     const struct kni_chunk_meta *meta;
-    const struct kni_kv_view *view;
+    const struct kni_kv_host *view;
     const struct kni_tiles_geometry *g;
     struct kni_tiles_ops ops;
     uint32_t group, is_v;
@@ -216,7 +216,7 @@ static enum kn_status put_picture(void *user, uint32_t index, const uint8_t *con
     return s;
 }
 
-static enum kn_status tiles_restore(struct kni_codec *codec, const struct kni_container *c, const struct kni_kv_view *view, struct kn_err *err)
+static enum kn_status tiles_restore(struct kni_codec *codec, const struct kni_container *c, const struct kni_kv_host *view, struct kn_err *err)
 {
     const struct kni_chunk_meta *m = &c->header.meta;
     struct kni_tiles_geometry g;

@@ -141,7 +141,7 @@ uint16_t kni_tiles_infinity(enum kn_kv_type type)
 }
 
 /* Without their sign, 16-bit floats order as integers. */
-uint16_t kni_tiles_scale(const struct kni_kv_view *view, uint32_t layer, uint32_t is_v, uint32_t pos)
+uint16_t kni_tiles_scale(const struct kni_kv_host *view, uint32_t layer, uint32_t is_v, uint32_t pos)
 {
     uint16_t scale = 0;
     for (uint32_t head = 0; head < view->layout.n_kv_head; head++) {
@@ -192,7 +192,7 @@ static size_t tile_at(const struct kni_tiles_geometry *g, uint32_t slot, uint32_
     return row * stride + col;
 }
 
-void kni_tiles_draw(uint8_t *plane, const struct kni_kv_view *view, const struct kni_chunk_meta *meta, const struct kni_tiles_geometry *g,
+void kni_tiles_draw(uint8_t *plane, const struct kni_kv_host *view, const struct kni_chunk_meta *meta, const struct kni_tiles_geometry *g,
                     uint32_t layer, uint32_t is_v, uint32_t picture, const uint16_t *scales, const struct kni_tiles_ops *ops)
 {
     uint8_t samples[KNI_CONTAINER_MAX_D_HEAD];
@@ -222,7 +222,7 @@ static bool in_range(const uint8_t *plane, size_t stride, const struct kni_tiles
     return worst <= 2 * g->m;
 }
 
-enum kn_status kni_tiles_scatter(const uint8_t *plane, size_t stride, const struct kni_kv_view *view, const struct kni_chunk_meta *meta,
+enum kn_status kni_tiles_scatter(const uint8_t *plane, size_t stride, const struct kni_kv_host *view, const struct kni_chunk_meta *meta,
                                  const struct kni_tiles_geometry *g, uint32_t layer, uint32_t is_v, uint32_t picture, const uint16_t *scales,
                                  const struct kni_tiles_ops *ops, struct kn_err *err)
 {

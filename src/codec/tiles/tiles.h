@@ -53,7 +53,7 @@ struct kni_tiles_ops { kni_to_half_fn to_half; kni_from_half_fn from_half; };
 struct kni_tiles_ops kni_tiles_ops_get(enum kn_kv_type type);
 
 /* Largest magnitude among a token's values, all heads, as the pool's 16 bits. Infinity or NaN: any value >= kni_tiles_infinity. */
-uint16_t kni_tiles_scale(const struct kni_kv_view *view, uint32_t layer, uint32_t is_v, uint32_t pos);
+uint16_t kni_tiles_scale(const struct kni_kv_host *view, uint32_t layer, uint32_t is_v, uint32_t pos);
 uint16_t kni_tiles_infinity(enum kn_kv_type type);
 
 /* n values to samples, and samples to values. scale as stored. n at most KNI_CONTAINER_MAX_D_HEAD. */
@@ -62,10 +62,10 @@ void kni_tiles_quantise(uint8_t *samples, const uint16_t *values, uint32_t n, ui
 void kni_tiles_table(uint16_t table[256], uint16_t scale, int32_t m, const struct kni_tiles_ops *ops, enum kn_kv_type type);
 
 /* Fills one plane (width x height, stride width) of picture t from one layer; scales: [n_tokens] of this layer and K/V. */
-void kni_tiles_draw(uint8_t *plane, const struct kni_kv_view *view, const struct kni_chunk_meta *meta, const struct kni_tiles_geometry *g,
+void kni_tiles_draw(uint8_t *plane, const struct kni_kv_host *view, const struct kni_chunk_meta *meta, const struct kni_tiles_geometry *g,
                     uint32_t layer, uint32_t is_v, uint32_t picture, const uint16_t *scales, const struct kni_tiles_ops *ops);
 /* The way back: dequantises a plane into the pool. KN_E_FORMAT when a sample lies outside 128 +- m. */
-enum kn_status kni_tiles_scatter(const uint8_t *plane, size_t stride, const struct kni_kv_view *view, const struct kni_chunk_meta *meta,
+enum kn_status kni_tiles_scatter(const uint8_t *plane, size_t stride, const struct kni_kv_host *view, const struct kni_chunk_meta *meta,
                                  const struct kni_tiles_geometry *g, uint32_t layer, uint32_t is_v, uint32_t picture, const uint16_t *scales,
                                  const struct kni_tiles_ops *ops, struct kn_err *err);
 

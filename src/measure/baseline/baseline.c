@@ -66,13 +66,13 @@ enum kn_status kni_baseline_open(const uint8_t *data, size_t n_bytes, uint32_t w
     return KN_OK;
 }
 
-size_t kni_span_values(const struct kni_kv_view *view, struct kni_span span)
+size_t kni_span_values(const struct kni_kv_host *view, struct kni_span span)
 {
     const struct kni_kv_layout *l = &view->layout;
     return (size_t)l->n_layer * l->n_kv_head * l->d_head * span.n_tokens;
 }
 
-void kni_span_gather(const struct kni_kv_view *view, struct kni_span span, uint32_t is_v, uint16_t *values)
+void kni_span_gather(const struct kni_kv_host *view, struct kni_span span, uint32_t is_v, uint16_t *values)
 {
     const struct kni_kv_layout *l = &view->layout;
     for (uint32_t layer = 0; layer < l->n_layer; layer++)
@@ -81,7 +81,7 @@ void kni_span_gather(const struct kni_kv_view *view, struct kni_span span, uint3
                 memcpy(values, kni_kv_row(view, layer, is_v, head, span.first_token + t), l->d_head * sizeof *values);
 }
 
-void kni_span_scatter(const struct kni_kv_view *view, struct kni_span span, uint32_t is_v, const uint16_t *values)
+void kni_span_scatter(const struct kni_kv_host *view, struct kni_span span, uint32_t is_v, const uint16_t *values)
 {
     const struct kni_kv_layout *l = &view->layout;
     for (uint32_t layer = 0; layer < l->n_layer; layer++)
@@ -90,7 +90,7 @@ void kni_span_scatter(const struct kni_kv_view *view, struct kni_span span, uint
                 memcpy(kni_kv_row(view, layer, is_v, head, span.first_token + t), values, l->d_head * sizeof *values);
 }
 
-enum kn_status kni_raw_encode(const struct kni_kv_view *view, struct kni_span span, struct kni_buffer *out, struct kni_account *account)
+enum kn_status kni_raw_encode(const struct kni_kv_host *view, struct kni_span span, struct kni_buffer *out, struct kni_account *account)
 {
     size_t half = kni_span_values(view, span) * sizeof(uint16_t);
     out->used = 0;
@@ -106,7 +106,7 @@ enum kn_status kni_raw_encode(const struct kni_kv_view *view, struct kni_span sp
     return KN_OK;
 }
 
-enum kn_status kni_raw_decode(const struct kni_kv_view *view, struct kni_span span, const uint8_t *data, size_t n_bytes)
+enum kn_status kni_raw_decode(const struct kni_kv_host *view, struct kni_span span, const uint8_t *data, size_t n_bytes)
 {
     size_t half = kni_span_values(view, span) * sizeof(uint16_t);
     if (n_bytes != 2 * half)
@@ -116,7 +116,7 @@ enum kn_status kni_raw_decode(const struct kni_kv_view *view, struct kni_span sp
     return KN_OK;
 }
 
-enum kn_status kni_raw_zstd_encode(const struct kni_kv_view *view, struct kni_span span, struct kni_buffer *out, struct kni_account *account)
+enum kn_status kni_raw_zstd_encode(const struct kni_kv_host *view, struct kni_span span, struct kni_buffer *out, struct kni_account *account)
 {
     size_t n_values = kni_span_values(view, span), half = n_values * sizeof(uint16_t), bound = ZSTD_compressBound(half), sizes[2] = {0, 0};
     uint32_t numbers[KNI_BASELINE_NUMBERS] = {0};
@@ -144,7 +144,7 @@ enum kn_status kni_raw_zstd_encode(const struct kni_kv_view *view, struct kni_sp
     return status;
 }
 
-enum kn_status kni_raw_zstd_decode(const struct kni_kv_view *view, struct kni_span span, const uint8_t *data, size_t n_bytes)
+enum kn_status kni_raw_zstd_decode(const struct kni_kv_host *view, struct kni_span span, const uint8_t *data, size_t n_bytes)
 {
     size_t half = kni_span_values(view, span) * sizeof(uint16_t), n_body;
     uint32_t numbers[KNI_BASELINE_NUMBERS];

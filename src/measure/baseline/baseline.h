@@ -33,15 +33,15 @@ enum kn_status kni_baseline_end(struct kni_buffer *b);
 enum kn_status kni_baseline_open(const uint8_t *data, size_t n_bytes, uint32_t what, uint32_t numbers[KNI_BASELINE_NUMBERS], const uint8_t **body, size_t *n_body);
 
 /* The 16-bit values of K or V of a span: [layer][head][token][d_head], as in the pool. values has room for kni_span_values. */
-size_t kni_span_values(const struct kni_kv_view *view, struct kni_span span);
-void kni_span_gather(const struct kni_kv_view *view, struct kni_span span, uint32_t is_v, uint16_t *values);
-void kni_span_scatter(const struct kni_kv_view *view, struct kni_span span, uint32_t is_v, const uint16_t *values);
+size_t kni_span_values(const struct kni_kv_host *view, struct kni_span span);
+void kni_span_gather(const struct kni_kv_host *view, struct kni_span span, uint32_t is_v, uint16_t *values);
+void kni_span_scatter(const struct kni_kv_host *view, struct kni_span span, uint32_t is_v, const uint16_t *values);
 
 /* "raw": the values themselves, no head. */
-enum kn_status kni_raw_encode(const struct kni_kv_view *view, struct kni_span span, struct kni_buffer *out, struct kni_account *account);
-enum kn_status kni_raw_decode(const struct kni_kv_view *view, struct kni_span span, const uint8_t *data, size_t n_bytes);
+enum kn_status kni_raw_encode(const struct kni_kv_host *view, struct kni_span span, struct kni_buffer *out, struct kni_account *account);
+enum kn_status kni_raw_decode(const struct kni_kv_host *view, struct kni_span span, const uint8_t *data, size_t n_bytes);
 /* "raw+zstd": the same through zstd level 3, K and V apart. */
-enum kn_status kni_raw_zstd_encode(const struct kni_kv_view *view, struct kni_span span, struct kni_buffer *out, struct kni_account *account);
-enum kn_status kni_raw_zstd_decode(const struct kni_kv_view *view, struct kni_span span, const uint8_t *data, size_t n_bytes);
+enum kn_status kni_raw_zstd_encode(const struct kni_kv_host *view, struct kni_span span, struct kni_buffer *out, struct kni_account *account);
+enum kn_status kni_raw_zstd_decode(const struct kni_kv_host *view, struct kni_span span, const uint8_t *data, size_t n_bytes);
 
 #endif

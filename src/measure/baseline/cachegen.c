@@ -114,7 +114,7 @@ static uint32_t sinks_of(const struct kni_cachegen *c, struct kni_span span)
 }
 
 /* Symbols 0..2m of one layer's K or V, [channel][token], tokens first.. + n of the view. False: a value is not finite. */
-static bool quantise(struct kni_cachegen *c, const struct kni_kv_view *view, uint32_t layer, uint32_t is_v, uint32_t first, uint32_t n, uint16_t *scales)
+static bool quantise(struct kni_cachegen *c, const struct kni_kv_host *view, uint32_t layer, uint32_t is_v, uint32_t first, uint32_t n, uint16_t *scales)
 {
     uint8_t samples[KNI_CONTAINER_MAX_D_HEAD];
     int32_t m = half_levels(c, is_v);
@@ -134,7 +134,7 @@ static bool quantise(struct kni_cachegen *c, const struct kni_kv_view *view, uin
     return true;
 }
 
-static void dequantise(struct kni_cachegen *c, const struct kni_kv_view *view, uint32_t layer, uint32_t is_v, uint32_t first, uint32_t n, const uint16_t *scales)
+static void dequantise(struct kni_cachegen *c, const struct kni_kv_host *view, uint32_t layer, uint32_t is_v, uint32_t first, uint32_t n, const uint16_t *scales)
 {
     uint16_t table[256] = {0};
     int32_t m = half_levels(c, is_v);
@@ -220,7 +220,7 @@ static enum kn_status read_channel(struct kni_cachegen *c, struct kni_range_deco
 /* ---- a chunk */
 
 /* Layers' K or V, tokens first.. + n, as one stream. Scales are left in c->scales. */
-static enum kn_status write_stream(struct kni_cachegen *c, const struct kni_kv_view *view, uint32_t first, uint32_t n, uint32_t is_v, struct kni_buffer *out, uint32_t *size)
+static enum kn_status write_stream(struct kni_cachegen *c, const struct kni_kv_host *view, uint32_t first, uint32_t n, uint32_t is_v, struct kni_buffer *out, uint32_t *size)
 {
     size_t n_values = (size_t)c->kv.n_layer * c->n_channels * n, room = n_values * 2 + (size_t)c->kv.n_layer * c->n_channels * MAX_LEVELS + 64;
     uint32_t n_levels = (uint32_t)(2 * half_levels(c, is_v) + 1);
@@ -244,7 +244,7 @@ static enum kn_status write_stream(struct kni_cachegen *c, const struct kni_kv_v
     return KN_OK;
 }
 
-enum kn_status kni_cachegen_encode(struct kni_cachegen *c, const struct kni_kv_view *view, struct kni_span span, struct kni_buffer *out, struct kni_account *account)
+enum kn_status kni_cachegen_encode(struct kni_cachegen *c, const struct kni_kv_host *view, struct kni_span span, struct kni_buffer *out, struct kni_account *account)
 {
     if (!span.n_tokens || span.n_tokens > c->max_tokens)
         return KN_E_ARG;
@@ -290,7 +290,7 @@ enum kn_status kni_cachegen_encode(struct kni_cachegen *c, const struct kni_kv_v
     return status;
 }
 
-enum kn_status kni_cachegen_decode(struct kni_cachegen *c, const struct kni_kv_view *view, struct kni_span span, const uint8_t *data, size_t n_bytes)
+enum kn_status kni_cachegen_decode(struct kni_cachegen *c, const struct kni_kv_host *view, struct kni_span span, const uint8_t *data, size_t n_bytes)
 {
     uint32_t n_sinks = sinks_of(c, span), first = span.first_token + n_sinks, n = span.n_tokens - n_sinks, x[KNI_BASELINE_NUMBERS];
     struct kni_span exact = {.first_token = span.first_token, .n_tokens = n_sinks};
@@ -328,7 +328,7 @@ enum kn_status kni_cachegen_decode(struct kni_cachegen *c, const struct kni_kv_v
 
 /* ---- ideal */
 
-enum kn_status kni_cachegen_ideal(struct kni_cachegen *c, const struct kni_kv_view *view, struct kni_span span, double *bits_k, double *bits_v)
+enum kn_status kni_cachegen_ideal(struct kni_cachegen *c, const struct kni_kv_host *view, struct kni_span span, double *bits_k, double *bits_v)
 {
     uint32_t n_sinks = sinks_of(c, span), end = span.first_token + span.n_tokens;
     size_t n_counts = (size_t)c->n_channels * MAX_LEVELS;

@@ -35,11 +35,11 @@ void kni_cachegen_close(struct kni_cachegen **c);
 size_t kni_cachegen_bytes(const struct kni_cachegen *c);
 
 /* Non-finite values: KN_E_UNSUPPORTED. Spans of more tokens than at open: KN_E_ARG. */
-enum kn_status kni_cachegen_encode(struct kni_cachegen *c, const struct kni_kv_view *view, struct kni_span span, struct kni_buffer *out, struct kni_account *account);
-enum kn_status kni_cachegen_decode(struct kni_cachegen *c, const struct kni_kv_view *view, struct kni_span span, const uint8_t *data, size_t n_bytes);
+enum kn_status kni_cachegen_encode(struct kni_cachegen *c, const struct kni_kv_host *view, struct kni_span span, struct kni_buffer *out, struct kni_account *account);
+enum kn_status kni_cachegen_decode(struct kni_cachegen *c, const struct kni_kv_host *view, struct kni_span span, const uint8_t *data, size_t n_bytes);
 
 /* Bits that an ideal coder needs for the symbols of the whole span (any number of tokens) when it knows each channel's distribution over the span
  * for nothing; scales and sinks are not counted. The most favourable reading of the method. */
-enum kn_status kni_cachegen_ideal(struct kni_cachegen *c, const struct kni_kv_view *view, struct kni_span span, double *bits_k, double *bits_v);
+enum kn_status kni_cachegen_ideal(struct kni_cachegen *c, const struct kni_kv_host *view, struct kni_span span, double *bits_k, double *bits_v);
 
 #endif

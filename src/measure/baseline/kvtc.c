@@ -26,7 +26,7 @@ size_t kni_kvtc_bytes(const struct kni_kvtc *k)
 
 /* ---- rows */
 
-void kni_kvtc_rows(const struct kni_kvtc *k, const struct kni_kv_view *view, uint32_t part, uint32_t first, uint32_t n, uint32_t worker, float *x)
+void kni_kvtc_rows(const struct kni_kvtc *k, const struct kni_kv_host *view, uint32_t part, uint32_t first, uint32_t n, uint32_t worker, float *x)
 {
     const struct kni_kvtc_part *p = &k->parts[part];
     const struct kni_kv_layout *l = &k->opts.kv;
@@ -51,7 +51,7 @@ void kni_kvtc_rows(const struct kni_kvtc *k, const struct kni_kv_view *view, uin
 }
 
 /* The way back: x, less nothing, into the view. */
-static void put_rows(const struct kni_kvtc *k, const struct kni_kv_view *view, uint32_t part, uint32_t first, uint32_t n, float *x)
+static void put_rows(const struct kni_kvtc *k, const struct kni_kv_host *view, uint32_t part, uint32_t first, uint32_t n, float *x)
 {
     const struct kni_kvtc_part *p = &k->parts[part];
     const struct kni_kv_layout *l = &k->opts.kv;
@@ -155,7 +155,7 @@ static void read_codes(const uint8_t *from, float *y, const struct kni_kvtc_rang
 }
 
 /* K or V of tokens first.. + n_tokens to plain bytes, or, with reading, back into the view. */
-static void pass(struct kni_kvtc *k, const struct kni_kv_view *view, uint32_t is_v, uint32_t first, uint32_t n_tokens, bool reading, uint8_t *plain)
+static void pass(struct kni_kvtc *k, const struct kni_kv_host *view, uint32_t is_v, uint32_t first, uint32_t n_tokens, bool reading, uint8_t *plain)
 {
     size_t plane, total = plain_bytes(k, is_v, n_tokens, &plane), at = 0, group0 = 0;
     uint8_t *ranges = plain + total - 4 * plane;
@@ -213,7 +213,7 @@ static void exact_spans(uint32_t n_tokens, struct kni_span spans[2])
     spans[1] = (struct kni_span){.first_token = n_tokens - recent, .n_tokens = recent};
 }
 
-enum kn_status kni_kvtc_encode(struct kni_kvtc *k, const struct kni_kv_view *view, uint32_t n_tokens, struct kni_buffer *out, struct kni_account *account)
+enum kn_status kni_kvtc_encode(struct kni_kvtc *k, const struct kni_kv_host *view, uint32_t n_tokens, struct kni_buffer *out, struct kni_account *account)
 {
     struct kni_span exact[2];
     exact_spans(n_tokens, exact);
@@ -263,7 +263,7 @@ enum kn_status kni_kvtc_encode(struct kni_kvtc *k, const struct kni_kv_view *vie
     return status;
 }
 
-enum kn_status kni_kvtc_decode(struct kni_kvtc *k, const struct kni_kv_view *view, uint32_t n_tokens, const uint8_t *data, size_t n_bytes)
+enum kn_status kni_kvtc_decode(struct kni_kvtc *k, const struct kni_kv_host *view, uint32_t n_tokens, const uint8_t *data, size_t n_bytes)
 {
     struct kni_span exact[2];
     exact_spans(n_tokens, exact);

@@ -40,14 +40,14 @@ void kni_kvtc_close(struct kni_kvtc **k);
 size_t kni_kvtc_bytes(const struct kni_kvtc *k);
 
 /* Positions KNI_KVTC_SINKS .. n_tokens - 1 of a calibration text. */
-void kni_kvtc_add(struct kni_kvtc *k, const struct kni_kv_view *view, uint32_t n_tokens);
+void kni_kvtc_add(struct kni_kvtc *k, const struct kni_kv_host *view, uint32_t n_tokens);
 /* KN_E_ARG when fewer tokens were added than components; KN_E_UNSUPPORTED without LAPACKE; with a sentence. */
 enum kn_status kni_kvtc_solve(struct kni_kvtc *k, struct kn_err *err);
 /* Chooses groups and bits for so many bits a value. */
 enum kn_status kni_kvtc_allocate(struct kni_kvtc *k, double bits);
 
 /* Codes positions 0 .. n_tokens - 1, a whole prefix, into one piece. The coded prefix's last tokens are exact: it is no chunk that others could follow. */
-enum kn_status kni_kvtc_encode(struct kni_kvtc *k, const struct kni_kv_view *view, uint32_t n_tokens, struct kni_buffer *out, struct kni_account *account);
-enum kn_status kni_kvtc_decode(struct kni_kvtc *k, const struct kni_kv_view *view, uint32_t n_tokens, const uint8_t *data, size_t n_bytes);
+enum kn_status kni_kvtc_encode(struct kni_kvtc *k, const struct kni_kv_host *view, uint32_t n_tokens, struct kni_buffer *out, struct kni_account *account);
+enum kn_status kni_kvtc_decode(struct kni_kvtc *k, const struct kni_kv_host *view, uint32_t n_tokens, const uint8_t *data, size_t n_bytes);
 
 #endif

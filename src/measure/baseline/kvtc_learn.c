@@ -156,7 +156,7 @@ static void share(struct kni_kvtc *k, kni_threads_fn fn)
     kni_threads_run(k->opts.threads, fn, k);
 }
 
-void kni_kvtc_add(struct kni_kvtc *k, const struct kni_kv_view *view, uint32_t n_tokens)
+void kni_kvtc_add(struct kni_kvtc *k, const struct kni_kv_host *view, uint32_t n_tokens)
 {
     if (n_tokens <= KNI_KVTC_SINKS)
         return;

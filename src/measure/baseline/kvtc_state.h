@@ -38,14 +38,14 @@ struct kni_kvtc {
     float *x, *y;           /* [workers][KNI_KVTC_BLOCK][max_width] */
     float *tiles;           /* [workers][KNI_KVTC_TILE][max_width] */
     float *cos_row, *sin_row; /* [workers][d_head] */
-    const struct kni_kv_view *view; /* of the call that workers work on */
+    const struct kni_kv_host *view; /* of the call that workers work on */
     uint32_t n_tokens;
     double lambda;
     _Atomic uint32_t next_part;
 };
 
 /* Rows of tokens first.. + n of a part to x [n][width], keys un-rotated. worker: whose scratch. */
-void kni_kvtc_rows(const struct kni_kvtc *k, const struct kni_kv_view *view, uint32_t part, uint32_t first, uint32_t n, uint32_t worker, float *x);
+void kni_kvtc_rows(const struct kni_kvtc *k, const struct kni_kv_host *view, uint32_t part, uint32_t first, uint32_t n, uint32_t worker, float *x);
 /* y = basis * (x - mean); x is changed. */
 void kni_kvtc_forward(const struct kni_kvtc *k, uint32_t part, uint32_t n, float *x, float *y);
 

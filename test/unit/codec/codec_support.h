@@ -22,7 +22,7 @@
 #include "codec/container.h"
 
 struct pool {
-    struct kni_kv_view view;
+    struct kni_kv_host view;
     uint32_t *table; /* scattered: pool block 0 and every second other one stay outside the view */
     size_t n_values;
 };
@@ -50,24 +50,22 @@ static inline struct pool pool_make(uint32_t n_layer, uint32_t n_kv_head, uint32
     struct pool p = {.view = {.layout = {n_layer, n_kv_head, d_head, type}}};
     uint32_t n = n_tokens / KNI_BLOCK_TOKENS;
     p.n_values = kni_kv_block_values(&p.view.layout) * (2 * n + 1);
-    p.view.base = malloc(p.n_values * 2);
     p.table = malloc(n * sizeof *p.table);
-    assert_true(p.view.base && p.table);
+    p.view = kni_kv_host_by_block(&p.view.layout, malloc(p.n_values * 2), p.table, n);
+    assert_true(p.view.k && p.table);
     for (size_t i = 0; i < p.n_values; i++)
-        p.view.base[i] = test_finite((uint16_t)test_random(), type);
+        p.view.k[i] = test_finite((uint16_t)test_random(), type);
     for (uint32_t i = 0; i < n; i++)
         p.table[i] = 2 * ((i * 7 + 3) % n) + 1;
     if (n % 7 == 0) /* 7 would not visit every block */
         for (uint32_t i = 0; i < n; i++)
             p.table[i] = 2 * (n - 1 - i) + 1;
-    p.view.block_ids = p.table;
-    p.view.n_blocks = n;
     return p;
 }
 
 static inline void pool_free(struct pool *p)
 {
-    free(p->view.base);
+    free(p->view.k);
     free(p->table);
 }
 

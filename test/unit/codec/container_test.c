@@ -187,7 +187,7 @@ static void mismatch_names_field(void **state)
     static const char *const names[] = {"fingerprint", "profile", "chain", "preset", "first token", "token count", "layer count", "KV head", "head width", "KV type"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct kni_chunk_meta m = right;
-        struct kni_kv_view view = pool.view;
+        struct kni_kv_host view = pool.view;
         switch (i) {
         case 0: m.fingerprint[15] ^= 1; break;
         case 1: m.profile[0] ^= 1; break;
@@ -208,7 +208,7 @@ static void mismatch_names_field(void **state)
     struct kni_chunk_meta any = right;
     any.preset = KN_PRESET_DEFAULT;
     assert_int_equal(kni_chunk_restore(codec, data, n, &any, &pool.view, NULL), KN_OK);
-    struct kni_kv_view short_view = pool.view;
+    struct kni_kv_host short_view = pool.view;
     short_view.n_blocks = 2;
     assert_int_equal(kni_chunk_restore(codec, data, n, &right, &short_view, NULL), KN_E_ARG);
     kni_codec_close(&codec);

@@ -54,23 +54,23 @@ static void header_says(void **state)
     pool_fill_smooth(&pool);
     uint16_t *before = malloc(pool.n_values * 2), *first = NULL;
     assert_non_null(before);
-    memcpy(before, pool.view.base, pool.n_values * 2);
+    memcpy(before, pool.view.k, pool.n_values * 2);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         void *data;
         size_t n;
         struct kn_err err;
-        memcpy(pool.view.base, before, pool.n_values * 2);
+        memcpy(pool.view.k, before, pool.n_values * 2);
         encode(cases[i].opts, &pool, &data, &n);
         uint8_t *b = data;
         assert_int_equal(kni_le32_get(b + AT_TOOLS), cases[i].tools);
         if (restore(data, n, &pool, &err) != KN_OK)
             fail_msg("case %zu: %s", i, err.text);
         if (first)
-            assert_memory_equal(pool.view.base, first, pool.n_values * 2);
+            assert_memory_equal(pool.view.k, first, pool.n_values * 2);
         else {
             first = malloc(pool.n_values * 2);
             assert_non_null(first);
-            memcpy(first, pool.view.base, pool.n_values * 2);
+            memcpy(first, pool.view.k, pool.n_values * 2);
         }
         if (cases[i].tools) { /* the streams use what the header does not name */
             kni_le32_put(b + AT_TOOLS, cases[i].tools & ~1u);

@@ -21,9 +21,9 @@ static void shape(uint32_t n_layer, uint32_t n_kv_head, uint32_t d_head, enum kn
         pool_fill_smooth(&from);
     uint16_t *want = malloc(to.n_values * 2);
     assert_non_null(want);
-    memcpy(want, to.view.base, to.n_values * 2);
-    struct kni_kv_view want_view = to.view;
-    want_view.base = want;
+    memcpy(want, to.view.k, to.n_values * 2);
+    struct kni_kv_host want_view = to.view;
+    want_view = kni_kv_host_by_block(&want_view.layout, want, want_view.block_ids, want_view.n_blocks);
     for (uint32_t part = 0; part < n_layer * 2; part++)
         for (uint32_t head = 0; head < n_kv_head; head++)
             for (uint32_t pos = first; pos < first + n; pos++)
@@ -39,7 +39,7 @@ static void shape(uint32_t n_layer, uint32_t n_kv_head, uint32_t d_head, enum kn
         assert_true(n_bytes < n * kni_kv_token_bytes(&m.kv) + 4096);
     assert_int_equal(kni_chunk_verify(data, n_bytes, &err), KN_OK);
     assert_int_equal(kni_chunk_restore(codec, data, n_bytes, &m, &to.view, &err), KN_OK);
-    assert_memory_equal(to.view.base, want, to.n_values * 2);
+    assert_memory_equal(to.view.k, want, to.n_values * 2);
     assert_true(kni_codec_working_bytes(codec) > 0);
     kni_codec_close(&codec);
     kni_free(data);
@@ -74,7 +74,7 @@ static void handle_is_reusable(void **state)
     }
     for (uint32_t b = 0; b < from.view.n_blocks; b++) {
         size_t at = from.table[b] * kni_kv_block_values(&from.view.layout);
-        assert_memory_equal(to.view.base + at, from.view.base + at, kni_kv_block_bytes(&from.view.layout));
+        assert_memory_equal(to.view.k + at, from.view.k + at, kni_kv_block_bytes(&from.view.layout));
     }
     kni_codec_close(&codec);
     pool_free(&from);
@@ -118,7 +118,7 @@ static void awkward_values(void **state)
         enum kn_kv_type type = k & 1 ? KN_KV_TYPE_BF16 : KN_KV_TYPE_F16;
         struct pool from = pool_make(2, 1, 32, type, 64), to = pool_make(2, 1, 32, type, 64);
         for (size_t i = 0; i < from.n_values; i++) {
-            uint16_t *v = &from.view.base[i];
+            uint16_t *v = &from.view.k[i];
             if (k / 2 == 0)
                 *v = 0;
             else if (k / 2 == 1)
@@ -142,7 +142,7 @@ static void awkward_values(void **state)
         assert_int_equal(kni_chunk_restore(codec, data, n_bytes, &m, &to.view, NULL), KN_OK);
         for (uint32_t b = 0; b < from.view.n_blocks; b++) {
             size_t at = from.table[b] * kni_kv_block_values(&from.view.layout);
-            assert_memory_equal(to.view.base + at, from.view.base + at, kni_kv_block_bytes(&from.view.layout));
+            assert_memory_equal(to.view.k + at, from.view.k + at, kni_kv_block_bytes(&from.view.layout));
         }
         kni_free(data);
         kni_codec_close(&codec);
@@ -264,7 +264,7 @@ static void hostile_sections(void **state)
     (void)state;
     struct pool pool = pool_make(2, 1, 24, KN_KV_TYPE_BF16, 32);
     pool_fill_smooth(&pool);
-    pool.view.base[pool.table[0] * kni_kv_block_values(&pool.view.layout) + 5] = 0; /* an escape */
+    pool.view.k[pool.table[0] * kni_kv_block_values(&pool.view.layout) + 5] = 0; /* an escape */
     struct kni_codec *codec = test_codec(KN_PRESET_EXACT, (struct kn_tiles_opts){0});
     struct kni_chunk_meta m = test_meta(&pool, 0, 32);
     void *data;

@@ -42,7 +42,7 @@ static void through(struct kni_profile *p, const struct pool *from, const struct
     struct pool to = pool_copy(blank);
     if (kni_chunk_restore(codec, data, n, &expect, &to.view, &err) != KN_OK)
         fail_msg("%s", err.text);
-    assert_memory_equal(to.view.base, want->view.base, to.n_values * 2);
+    assert_memory_equal(to.view.k, want->view.k, to.n_values * 2);
     assert_true(kni_codec_working_bytes(codec) > 0 && kni_codec_working_bytes(codec) < 16u << 20);
     expect.backend = backend == KN_BACKEND_HEVC ? KNI_BACKEND_ID_RANS : KNI_BACKEND_ID_HEVC;
     assert_int_equal(kni_chunk_restore(codec, data, n, &expect, &to.view, &err), KN_E_MISMATCH);
@@ -59,7 +59,7 @@ static void check(struct kn_tiny_profile_opts o, enum kn_kv_type type, uint32_t 
     pool_fill_smooth(&from);
     struct pool blank = pool_copy(&from);
     for (size_t i = 0; i < blank.n_values; i++)
-        blank.view.base[i] = (uint16_t)test_random();
+        blank.view.k[i] = (uint16_t)test_random();
     struct kni_chunk_meta m = test_meta(&from, first, n);
     for (int i = 0; i < 3; i++) {
         struct pool want = pool_copy(&blank);
@@ -203,7 +203,7 @@ static void damaged_order(void **state)
     uint16_t *want = malloc(n_bytes);
     uint8_t *copy = malloc(b.n);
     assert_true(want && copy);
-    memcpy(want, b.pool.view.base, n_bytes);
+    memcpy(want, b.pool.view.k, n_bytes);
     unsigned n_refused = 0, n_other = 0;
     for (size_t i = 0; i < size; i++) {
         memcpy(copy, b.data, b.n);
@@ -214,11 +214,11 @@ static void damaged_order(void **state)
         enum kn_status s = restore(&b, copy, b.n, &err);
         assert_true(s == KN_OK || s == KN_E_FORMAT);
         n_refused += s != KN_OK;
-        n_other += s == KN_OK && memcmp(want, b.pool.view.base, n_bytes);
+        n_other += s == KN_OK && memcmp(want, b.pool.view.k, n_bytes);
     }
     assert_true(n_refused + n_other > size / 2);
     assert_int_equal(restore(&b, b.data, b.n, &err), KN_OK);
-    assert_memory_equal(want, b.pool.view.base, n_bytes);
+    assert_memory_equal(want, b.pool.view.k, n_bytes);
     free(want);
     free(copy);
     bed_close(&b);
@@ -327,7 +327,7 @@ static void misses(void **state)
     assert_int_equal(restore(&b, b.data, b.n, &err), KN_OK);
     struct kni_chunk_meta m = b.m;
     m.kv.type = KN_KV_TYPE_BF16; /* a pool of the other type */
-    struct kni_kv_view view = b.pool.view;
+    struct kni_kv_host view = b.pool.view;
     view.layout.type = KN_KV_TYPE_BF16;
     assert_int_equal(kni_chunk_restore(b.codec, b.data, b.n, &m, &view, &err), KN_E_MISMATCH);
     assert_non_null(strstr(err.text, "KV type"));

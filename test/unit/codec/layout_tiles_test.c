@@ -35,7 +35,7 @@ static void apply_reference(struct pool *to, const struct pool *from, const stru
 }
 
 struct compare {
-    const struct kni_kv_view *view;
+    const struct kni_kv_host *view;
     const struct kni_chunk_meta *m;
     const struct kni_tiles_geometry *g;
     uint32_t group, is_v, n_seen;
@@ -94,9 +94,9 @@ static void check(uint32_t n_layer, uint32_t n_kv_head, uint32_t d_head, enum kn
         memset(kni_kv_row(&from.view, n_layer - 1, 1, head, first + n - 1), 0, d_head * 2);
     }
     struct pool want = to;
-    want.view.base = malloc(to.n_values * 2);
-    assert_non_null(want.view.base);
-    memcpy(want.view.base, to.view.base, to.n_values * 2);
+    want.view = kni_kv_host_by_block(&to.view.layout, malloc(to.n_values * 2), to.table, to.view.n_blocks);
+    assert_non_null(want.view.k);
+    memcpy(want.view.k, to.view.k, to.n_values * 2);
     struct kni_chunk_meta m = test_meta(&from, first, n);
     apply_reference(&want, &from, &m, o.levels ? o.levels : 64);
 
@@ -110,12 +110,12 @@ static void check(uint32_t n_layer, uint32_t n_kv_head, uint32_t d_head, enum kn
     codec = test_codec(KN_PRESET_EXACT, (struct kn_tiles_opts){0}); /* restoring needs neither preset nor options */
     if (kni_chunk_restore(codec, data, n_bytes, &m, &to.view, &err) != KN_OK)
         fail_msg("%s", err.text);
-    assert_memory_equal(to.view.base, want.view.base, to.n_values * 2);
+    assert_memory_equal(to.view.k, want.view.k, to.n_values * 2);
     assert_true(kni_codec_working_bytes(codec) > 0 && kni_codec_working_bytes(codec) < 64u << 20);
     kni_codec_close(&codec);
     integers_equal(&from, data, n_bytes);
     kni_free(data);
-    free(want.view.base);
+    free(want.view.k);
     pool_free(&from);
     pool_free(&to);
 }

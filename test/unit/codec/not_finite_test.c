@@ -115,7 +115,7 @@ static bool is_finite(const struct pool *p)
     bool finite = true;
     for (uint32_t b = 0; b < p->view.n_blocks; b++) {
         size_t n = kni_kv_block_values(&p->view.layout);
-        finite = finite && kni_kv_largest(p->view.base + p->table[b] * n, n) < kni_kv_infinity(p->view.layout.type);
+        finite = finite && kni_kv_largest(p->view.k + p->table[b] * n, n) < kni_kv_infinity(p->view.layout.type);
     }
     return finite;
 }
@@ -167,7 +167,7 @@ static void exact_bases(void **state)
                 plain[at + n_channels + c] = (uint8_t)(base >> 8);
             }
             void *other = kn_chunk_repack_first(data, &n, plain, n_plain);
-            memset(b.to.view.base, 0, b.to.n_values * 2);
+            memset(b.to.view.k, 0, b.to.n_values * 2);
             enum kn_status s = kni_chunk_restore(b.codec, other, n, &b.m, &b.to.view, &err);
             if (s) {
                 assert_int_equal(s, KN_E_FORMAT);
@@ -239,7 +239,7 @@ static void spectral_extremes(void **state)
                 struct bed b = bed_open(way, k % 2 ? KN_KV_TYPE_BF16 : KN_KV_TYPE_F16);
                 size_t n;
                 for (size_t i = 0; i < b.from.n_values; i++)
-                    b.from.view.base[i] = (uint16_t)((bad[k][0] - 1 - test_random() % 3) | (test_random() & 0x8000));
+                    b.from.view.k[i] = (uint16_t)((bad[k][0] - 1 - test_random() % 3) | (test_random() & 0x8000));
                 void *data = spectral_encode(b.codec, &b.m, &b.from.view, &n);
                 assert_int_equal(kni_chunk_restore(b.codec, data, n, &b.m, &b.to.view, NULL), KN_OK);
                 assert_true(is_finite(&b.to));

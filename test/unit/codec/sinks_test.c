@@ -41,9 +41,9 @@ static void compare(const struct pool *from, struct pool *to, const uint16_t *be
             for (uint32_t t = 0; t < n_tokens; t++) {
                 uint16_t *row = kni_kv_row(&to->view, part / 2, part % 2, head, t);
                 assert_memory_equal(row, kni_kv_row(&from->view, part / 2, part % 2, head, t), l->d_head * 2u);
-                memcpy(row, before + (row - to->view.base), l->d_head * 2u);
+                memcpy(row, before + (row - to->view.k), l->d_head * 2u);
             }
-    assert_memory_equal(to->view.base, before, to->n_values * 2);
+    assert_memory_equal(to->view.k, before, to->n_values * 2);
 }
 
 static void round_trip(void **state)
@@ -57,10 +57,10 @@ static void round_trip(void **state)
                 if (kind / 2 == 1)
                     pool_fill_smooth(&from);
                 if (kind / 2 == 2)
-                    memset(from.view.base, 0xf7, from.n_values * 2);
+                    memset(from.view.k, 0xf7, from.n_values * 2);
                 uint16_t *before = malloc(to.n_values * 2);
                 assert_non_null(before);
-                memcpy(before, to.view.base, to.n_values * 2);
+                memcpy(before, to.view.k, to.n_values * 2);
                 size_t n;
                 uint8_t *data = encode(&from, n_tokens, &n);
                 assert_int_equal(decode(&to, n_tokens, data, n), KN_OK);

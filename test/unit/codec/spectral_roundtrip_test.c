@@ -150,7 +150,7 @@ static uint32_t check_forward(const struct bed *b, uint32_t part_id, enum kni_pr
 }
 
 /* Compares the pool with what the model makes of the symbols. */
-static void check_inverse(const struct bed *b, const struct kni_kv_view *view, uint32_t part_id, enum kni_profile_preset preset, uint32_t skip)
+static void check_inverse(const struct bed *b, const struct kni_kv_host *view, uint32_t part_id, enum kni_profile_preset preset, uint32_t skip)
 {
     const struct kni_profile_part *part = &b->profile->parts[part_id];
     uint32_t d = b->profile->kv.d_head, row_n = part->width / part->n_layers, n_rows = part->rows[preset], n_escapes = 0;
@@ -221,8 +221,8 @@ static void both_ways_as_the_contract_says(void **state)
                     forward(&b, part, preset);
                     assert_in_range(check_forward(&b, part, preset), rows * b.n * 9 / 10, rows * b.n);
                     struct pool to = pool_make(b.profile->kv.n_layer, b.profile->kv.n_kv_head, b.profile->kv.d_head, cases[i].type, b.n);
-                    struct kni_kv_view view = b.pool.view;
-                    view.base = to.view.base;
+                    struct kni_kv_host view = b.pool.view;
+                    view = kni_kv_host_by_block(&view.layout, to.view.k, view.block_ids, view.n_blocks);
                     assert_int_equal(kni_spectral_inverse(b.s, &view, b.first, b.n, part, preset, b.symbols, b.stride, &b.escapes, 0), KN_OK);
                     check_inverse(&b, &view, part, preset, 0);
                     pool_free(&to);
@@ -241,7 +241,7 @@ static void error_is_bounded_by_the_step(void **state)
             struct bed b = bed_make(&o, (enum kn_kv_type)type, 512, 64);
             uint16_t *before = malloc(b.pool.n_values * 2);
             assert_non_null(before);
-            memcpy(before, b.pool.view.base, b.pool.n_values * 2);
+            memcpy(before, b.pool.view.k, b.pool.n_values * 2);
             for (uint32_t part_id = 0; part_id < 2; part_id++) {
                 const struct kni_profile_part *part = &b.profile->parts[part_id];
                 forward(&b, part_id, KNI_PROFILE_PRESET_FINE);
@@ -252,7 +252,7 @@ static void error_is_bounded_by_the_step(void **state)
                         uint32_t l = c / 192, pos = b.first + t;
                         double scale = exp2((b.symbols[l * b.stride + t] - 128 + part->exponent[l]) / 4.0);
                         const uint16_t *now = kni_kv_row(&b.pool.view, l, part_id, c % 192 / 64, pos) + c % 64;
-                        double was = (double)test_from_half(before[now - b.pool.view.base], b.pool.view.layout.type);
+                        double was = (double)test_from_half(before[now - b.pool.view.k], b.pool.view.layout.type);
                         double is = (double)test_from_half(*now, b.pool.view.layout.type);
                         double unit = type == KN_KV_TYPE_F16 ? 0x1p-11 : 0x1p-8, rounding = fabs(was) * unit;
                         double e = fmax(fabs(is - was) - 2 * rounding, 0);
@@ -295,7 +295,7 @@ static void zeros_and_what_is_not_finite(void **state)
                 assert_int_equal(inverse(&b, part, KNI_PROFILE_PRESET_FINE, 0), KN_OK);
                 for (uint32_t h = 0; h < 2; h++)
                     for (uint32_t i = 0; i < 64; i++) {
-                        const struct kni_kv_view *v = &b.pool.view;
+                        const struct kni_kv_host *v = &b.pool.view;
                         assert_true(fabsf(test_from_half(kni_kv_row(v, 1, part, h, 35)[i], v->layout.type)) < 1e-5f);
                         for (uint32_t t = 0; t < 32; t++)
                             assert_true((kni_kv_row(v, 0, part, h, 32 + t)[i] & inf) != inf);
@@ -338,7 +338,7 @@ static void escapes_that_do_not_fit(void **state)
         uint8_t *plain = &b.symbols[at * b.stride + 7], was = *plain;
         uint16_t *pool = malloc(b.pool.n_values * 2);
         assert_non_null(pool);
-        memcpy(pool, b.pool.view.base, b.pool.n_values * 2);
+        memcpy(pool, b.pool.view.k, b.pool.n_values * 2);
         int32_t *values = b.escapes.values;
         for (int i = 0; i < 8; i++) {
             int32_t value = b.escapes.values[n - 1];
@@ -374,7 +374,7 @@ static void escapes_that_do_not_fit(void **state)
             assert_int_equal(inverse(&b, 1, 0, 0), KN_E_FORMAT);
         }
         b.symbols[0] = was;
-        assert_memory_equal(pool, b.pool.view.base, b.pool.n_values * 2); /* refused before anything was written */
+        assert_memory_equal(pool, b.pool.view.k, b.pool.n_values * 2); /* refused before anything was written */
         assert_int_equal(inverse(&b, 1, 0, 0), KN_OK);
         free(pool);
         bed_free(&b);
@@ -434,7 +434,7 @@ static void skipped_tokens_stay(void **state)
     for (uint32_t part = 0; part < b.profile->n_parts; part++) {
         forward(&b, part, KNI_PROFILE_PRESET_SMALL);
         for (size_t i = 0; i < b.pool.n_values; i++)
-            b.pool.view.base[i] = 0x7e07;
+            b.pool.view.k[i] = 0x7e07;
         assert_int_equal(inverse(&b, part, KNI_PROFILE_PRESET_SMALL, 20), KN_OK);
         check_inverse(&b, &b.pool.view, part, KNI_PROFILE_PRESET_SMALL, 20);
         for (uint32_t h = 0; h < 2; h++)
@@ -443,7 +443,7 @@ static void skipped_tokens_stay(void **state)
                     assert_int_equal(kni_kv_row(&b.pool.view, part / 2, part & 1, h, t)[i] == 0x7e07, t < 20);
         for (size_t i = 0; i < b.pool.n_values; i++) /* and nothing else was written */
             if (i / kni_kv_part_values(&b.pool.view.layout) % 4 != part || !(i / kni_kv_block_values(&b.pool.view.layout) & 1))
-                assert_int_equal(b.pool.view.base[i], 0x7e07);
+                assert_int_equal(b.pool.view.k[i], 0x7e07);
         pool_fill_smooth(&b.pool);
     }
     bed_free(&b);

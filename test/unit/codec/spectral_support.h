@@ -26,7 +26,7 @@ static inline struct kni_codec *spectral_codec(struct kni_profile *p, enum kn_pr
     return codec;
 }
 
-static inline void *spectral_encode(struct kni_codec *codec, const struct kni_chunk_meta *m, const struct kni_kv_view *view, size_t *n)
+static inline void *spectral_encode(struct kni_codec *codec, const struct kni_chunk_meta *m, const struct kni_kv_host *view, size_t *n)
 {
     void *data;
     struct kn_err err = {0};
@@ -69,12 +69,11 @@ static inline struct pool pool_copy(const struct pool *p)
 {
     struct pool c = *p;
     uint32_t n = p->view.n_blocks;
-    c.view.base = malloc(p->n_values * 2);
     c.table = malloc(n * sizeof *c.table);
-    assert_true(c.view.base && c.table);
-    memcpy(c.view.base, p->view.base, p->n_values * 2);
+    c.view = kni_kv_host_by_block(&p->view.layout, malloc(p->n_values * 2), c.table, n);
+    assert_true(c.view.k && c.table);
+    memcpy(c.view.k, p->view.k, p->n_values * 2);
     memcpy(c.table, p->table, n * sizeof *c.table);
-    c.view.block_ids = c.table;
     return c;
 }
 

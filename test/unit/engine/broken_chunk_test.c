@@ -130,7 +130,7 @@ static void *spoil_first_tokens(const void *data, size_t *n)
     assert_true(values && bytes && scratch);
     for (size_t i = 0; i < n_values; i++)
         values[i] = 0x7c00;
-    struct kni_kv_view view = {.layout = kv, .base = values, .block_ids = &table, .n_blocks = 1};
+    const struct kni_kv_host view = kni_kv_host_by_block(&kv, values, &table, 1);
     void *out = kn_chunk_replace_section(data, n, 0, bytes, kni_sinks_encode(&view, 0, N_SINKS, bytes, scratch));
     kni_free(scratch);
     free(bytes);

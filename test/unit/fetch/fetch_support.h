@@ -236,7 +236,8 @@ static inline void fake_pulse(struct fake_store *s)
 static const struct kni_kv_layout test_kv = {.n_layer = 3, .n_kv_head = 2, .d_head = 8, .type = KN_KV_TYPE_F16};
 
 struct test_pool {
-    struct kni_kv_view view;
+    struct kni_kv_host host;
+    struct kni_kv_view view; /* of host */
     uint32_t *table;
     size_t n_values;
 };
@@ -252,20 +253,21 @@ static inline struct test_pool pool_make(uint32_t n_tokens, int fill)
     assert_true(base && p.table);
     for (uint32_t i = 0; i < n; i++)
         p.table[i] = n - 1 - i;
-    p.view = (struct kni_kv_view){.layout = test_kv, .base = base, .block_ids = p.table, .n_blocks = n};
+    p.host = kni_kv_host_by_block(&test_kv, base, p.table, n);
+    p.view = kni_kv_view_of(&p.host);
     memset(base, fill < 0 ? 0 : fill, p.n_values * 2);
     for (uint32_t pos = 0; fill < 0 && pos < n * 16; pos++)
         for (uint32_t l = 0; l < test_kv.n_layer; l++)
             for (uint32_t h = 0; h < test_kv.n_kv_head; h++)
                 for (uint32_t v = 0; v < 2; v++)
                     for (uint32_t i = 0; i < test_kv.d_head; i++)
-                        kni_kv_row(&p.view, l, v, h, pos)[i] = (uint16_t)((pos * 977 + l * 131 + h * 37 + v * 17 + i) * 2654435761u >> 13) & 0xbfff; /* finite */
+                        kni_kv_row(&p.host, l, v, h, pos)[i] = (uint16_t)((pos * 977 + l * 131 + h * 37 + v * 17 + i) * 2654435761u >> 13) & 0xbfff; /* finite */
     return p;
 }
 
 static inline void pool_free(struct test_pool *p)
 {
-    free(p->view.base);
+    free(p->host.k);
     free(p->table);
 }
 
@@ -276,7 +278,7 @@ static inline bool pool_equal(const struct test_pool *a, const struct test_pool 
         for (uint32_t l = 0; l < test_kv.n_layer; l++)
             for (uint32_t h = 0; h < test_kv.n_kv_head; h++)
                 for (uint32_t v = 0; v < 2; v++)
-                    if (memcmp(kni_kv_row(&a->view, l, v, h, pos), kni_kv_row(&b->view, l, v, h, pos), test_kv.d_head * 2))
+                    if (memcmp(kni_kv_row(&a->host, l, v, h, pos), kni_kv_row(&b->host, l, v, h, pos), test_kv.d_head * 2))
                         return false;
     return true;
 }

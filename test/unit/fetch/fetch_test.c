@@ -162,10 +162,10 @@ static void late_data_touches_nothing(void **state)
     assert_true(p.n_restored <= 3 * CHUNK);
     assert_true(pool_equal(&source, &into, 0, p.n_restored));
     kni_fetch_end(&job); /* does not wait for the download either */
-    memset(into.view.base, 0xaa, into.n_values * 2);
+    memset(into.host.k, 0xaa, into.n_values * 2);
     fake_release(s);
     kni_fetcher_close(&f); /* joins the worker that held the late chunk */
-    assert_memory_equal(into.view.base, untouched.view.base, into.n_values * 2);
+    assert_memory_equal(into.host.k, untouched.host.k, into.n_values * 2);
     pool_free(&source);
     pool_free(&into);
     pool_free(&untouched);
@@ -223,7 +223,7 @@ static void cancel_in_each_state(void **state)
     assert_int_equal(kni_fetch_start(job, &into.view, p.n_wanted), KN_OK);
     fake_await_waiting(s, 1);
     kni_fetch_end(&job);
-    memset(into.view.base, 0xee, into.n_values * 2);
+    memset(into.host.k, 0xee, into.n_values * 2);
     fake_release(s);
     /* in DONE, and at any moment of RUNNING */
     for (uint32_t i = 0; i < 60; i++) {
@@ -233,7 +233,7 @@ static void cancel_in_each_state(void **state)
         for (uint32_t k = 0; k < i * 20; k++)
             kni_fetch_poll(job, &p);
         kni_fetch_end(&job);
-        memset(into.view.base, (int)i, into.n_values * 2); /* ours again: a race detector would see a late write */
+        memset(into.host.k, (int)i, into.n_values * 2); /* ours again: a race detector would see a late write */
     }
     kni_fetch_end(&job); /* NULL is fine */
     kni_fetcher_close(&f);

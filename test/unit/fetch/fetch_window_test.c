@@ -149,7 +149,7 @@ static void given_up_at_random(void **state)
             n_refused++;
             kni_fetcher_wait(f, 1000);
         }
-        memcpy(into.view.base, blank.view.base, into.n_values * 2);
+        memcpy(into.host.k, blank.host.k, into.n_values * 2);
         if (i % 10 == 0)
             nap();
         assert_true(pool_equal(&blank, &into, 0, N));

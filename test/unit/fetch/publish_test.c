@@ -70,7 +70,7 @@ static void what_is_not_finite_is_not_published(void **state)
         struct test_pool source = pool_make(N, -1);
         struct fake_store *s = fake_open();
         struct kni_fetcher *f = fetcher_on(s, 2, 0);
-        kni_kv_row(&source.view, 0, i % 2, 0, 4 * CHUNK + 3)[1] = bad[i];
+        kni_kv_row(&source.host, 0, i % 2, 0, 4 * CHUNK + 3)[1] = bad[i];
         log_book_take(NULL, 0);
         for (uint32_t k = 1; k <= 3; k++) {
             assert_int_equal(publish_wait(f, prompt, N, NULL, &source), KN_E_NOT_FINITE);

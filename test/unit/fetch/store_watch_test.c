@@ -131,15 +131,15 @@ static void downloads_that_hang_hold_nobody(void **state)
         assert_true(p.elapsed_ns < LONG_MS * 1000000ull);
         kni_fetch_end(&job[i]);
     }
-    memset(into.view.base, 0xaa, into.n_values * 2); /* ours again */
-    memset(into2.view.base, 0xaa, into.n_values * 2);
+    memset(into.host.k, 0xaa, into.n_values * 2); /* ours again */
+    memset(into2.host.k, 0xaa, into.n_values * 2);
     assert_true(health(f).read_errors >= 1 && !health(f).read_ok);
     for (uint32_t c = 0; c < N_CHUNKS; c++)
         FAKE_SET(s, s->get_trouble[c] = TROUBLE_NONE);
     fake_release(s);
     await_health(f, true, true);
     for (size_t i = 0; i < into.n_values; i++)
-        assert_int_equal(into.view.base[i], 0xaaaa);
+        assert_int_equal(into.host.k[i], 0xaaaa);
     expect_fetched(f, &source, &into);
     kni_fetcher_close(&f);
     pool_free(&source);
@@ -172,7 +172,7 @@ static void puts_that_hang_hold_no_blocks(void **state)
         assert_ptr_equal(cookie, &marks[n_back++]);
         assert_int_equal(st, KN_E_TIMEOUT);
     }
-    memset(first.view.base, 0x55, first.n_values * 2);
+    memset(first.host.k, 0x55, first.n_values * 2);
     assert_int_equal(kni_publish_submit(f, prompt, N, "b", &source.view, NULL, &marks[4]), KN_OK); /* nobody is there to work on it */
     assert_true(kni_publish_poll(f, &cookie, &st));
     assert_ptr_equal(cookie, &marks[4]);

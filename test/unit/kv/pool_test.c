@@ -24,18 +24,17 @@ static void test_open(void **state)
     assert_non_null(strstr(err.text, "bytes"));
     struct kni_pool_opts o = {.layout = layout, .n_blocks = 4};
     assert_int_equal(kni_pool_open(&pool, &o, &err), KN_OK);
-    assert_int_equal((uintptr_t)kni_pool_base(pool) % 64, 0);
+    assert_int_equal((uintptr_t)kni_pool_view(pool, NULL, 0).k % 64, 0);
     assert_int_equal(kni_pool_available(pool), 4);
     kni_pool_close(&pool);
     assert_null(pool);
     kni_pool_close(&pool);
 }
 
-static void test_states(void **state)
+static void states_in(enum kni_pool_order order)
 {
-    (void)state;
     struct kni_pool *pool;
-    struct kni_pool_opts o = {.layout = layout, .n_blocks = 2};
+    struct kni_pool_opts o = {.layout = layout, .n_blocks = 2, .order = order};
     assert_int_equal(kni_pool_open(&pool, &o, NULL), KN_OK);
     uint32_t a, b, c;
     assert_true(kni_pool_take(pool, &a));
@@ -53,11 +52,14 @@ static void test_states(void **state)
     assert_false(kni_pool_make_writable(pool, &mine)); /* shared, and no room */
     kni_pool_unref(pool, a);
     assert_int_equal(kni_pool_get_stats(pool).n_cached_blocks, 1);
-    memset(kni_pool_base(pool) + b * kni_kv_block_values(&layout), 0x5a, kni_kv_block_bytes(&layout));
+    const struct kni_kv_view all = kni_pool_view(pool, (const uint32_t[]){0, 1}, 2);
+    const struct kni_kv_host host = kni_kv_host_of(&all);
+    kni_kv_block_fill(&host, a, 0);
+    kni_kv_block_fill(&host, b, 0x5a);
     assert_true(kni_pool_make_writable(pool, &mine)); /* evicts a and copies into it */
     assert_int_equal(mine, a);
-    assert_memory_equal(kni_pool_base(pool) + a * kni_kv_block_values(&layout), kni_pool_base(pool) + b * kni_kv_block_values(&layout),
-                        kni_kv_block_bytes(&layout));
+    assert_true(kni_kv_block_equal(&host, a, &host, b));
+    assert_int_equal(kni_kv_row(&host, layout.n_layer - 1, 1, layout.n_kv_head - 1, 16 * a + 15)[layout.d_head - 1], 0x5a5a);
     assert_int_equal(kni_prefix_index_find(kni_pool_index(pool), &own, tokens), KNI_NO_BLOCK);
     assert_int_equal(kni_pool_refs(pool, b), 1);
     assert_null(kni_pool_check(pool));
@@ -66,6 +68,13 @@ static void test_states(void **state)
     assert_int_equal(kni_pool_get_stats(pool).n_free_blocks, 2);
     assert_null(kni_pool_check(pool));
     kni_pool_close(&pool);
+}
+
+static void test_states(void **state)
+{
+    (void)state;
+    for (enum kni_pool_order order = KNI_POOL_ORDER_DEFAULT; order <= KNI_POOL_ORDER_LAYER; order++)
+        states_in(order);
 }
 
 /* The check must be able to fail. */

@@ -45,13 +45,15 @@ static uint32_t mix(uint32_t state, int32_t token)
 static void write_at(const struct kni_kv_view *v, uint32_t pos, uint32_t value)
 {
     uint16_t k[2] = {(uint16_t)value, (uint16_t)(value >> 16)}, w[2] = {(uint16_t)~k[0], (uint16_t)~k[1]};
-    memcpy(kni_kv_row(v, 0, 0, 0, pos), k, 4);
-    memcpy(kni_kv_row(v, 0, 1, 0, pos), w, 4);
+    const struct kni_kv_host h = kni_kv_host_of(v);
+    memcpy(kni_kv_row(&h, 0, 0, 0, pos), k, 4);
+    memcpy(kni_kv_row(&h, 0, 1, 0, pos), w, 4);
 }
 
 static uint32_t read_at(const struct kni_kv_view *v, uint32_t pos)
 {
-    const uint16_t *k = kni_kv_row(v, 0, 0, 0, pos), *w = kni_kv_row(v, 0, 1, 0, pos);
+    const struct kni_kv_host h = kni_kv_host_of(v);
+    const uint16_t *k = kni_kv_row(&h, 0, 0, 0, pos), *w = kni_kv_row(&h, 0, 1, 0, pos);
     assert_int_equal((uint16_t)~w[0], k[0]);
     assert_int_equal((uint16_t)~w[1], k[1]);
     return (uint32_t)k[0] | (uint32_t)k[1] << 16;
@@ -263,7 +265,7 @@ static void check_all(struct kni_pool *pool)
             refs[slots[i].seq.block_ids[b]]++;
     }
     for (uint32_t i = 0; i < N_HOLD; i++) {
-        struct kni_kv_view v = {.layout = layout, .base = kni_pool_base(pool), .block_ids = holds[i].ids, .n_blocks = holds[i].n_blocks};
+        const struct kni_kv_view v = kni_pool_view(pool, holds[i].ids, holds[i].n_blocks);
         for (uint32_t b = 0; b < holds[i].n_blocks; b++)
             refs[holds[i].ids[b]]++;
         for (uint32_t p = 0; p < holds[i].n_blocks * 16; p++)

@@ -59,7 +59,7 @@ static void round_trip(uint32_t levels_k, uint32_t levels_v, uint32_t n_sinks, u
     struct kni_account account = {0};
     double ideal_k, ideal_v;
     assert_int_equal(kni_cachegen_open(&c, &pool.view.layout, N_TOKENS, &o), KN_OK);
-    memset(back.view.base, 0xff, back.n_values * 2);
+    memset(back.view.k, 0xff, back.n_values * 2);
     for (struct kni_span span = {.n_tokens = N_TOKENS / 2}; span.first_token < N_TOKENS; span.first_token += span.n_tokens) {
         assert_int_equal(kni_cachegen_encode(c, &pool.view, span, &b, &account), KN_OK);
         assert_int_equal(kni_cachegen_decode(c, &back.view, span, b.data, b.used), KN_OK);
@@ -147,7 +147,7 @@ static void test_raw(void **state)
     struct kni_account account = {0};
     const size_t n = 32u * N_LAYER * 2 * N_HEAD * D * 2;
     for (unsigned zstd = 0; zstd < 2; zstd++) {
-        memset(back.view.base, 0xff, back.n_values * 2);
+        memset(back.view.k, 0xff, back.n_values * 2);
         account = (struct kni_account){0};
         assert_int_equal(zstd ? kni_raw_zstd_encode(&pool.view, span, &b, &account) : kni_raw_encode(&pool.view, span, &b, &account), KN_OK);
         assert_int_equal(account.all_bytes, b.used);

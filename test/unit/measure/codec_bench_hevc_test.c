@@ -113,7 +113,7 @@ static void *chunk_of(enum kn_preset preset, enum kn_hevc_tools tools, uint32_t 
     struct kni_codec *codec = NULL;
     struct kni_codec_opts co = {.preset = preset, .profile = profile, .backend = KN_BACKEND_HEVC, .hevc = {.encoder = KN_HEVC_ENCODER_KINEMA, .tools = tools}};
     struct kni_chunk_meta m = {.preset = preset, .first_token = chunk * KNI_EVAL_CHUNK, .n_tokens = KNI_EVAL_CHUNK, .kv = bed.kv};
-    struct kni_kv_view view = kni_eval_bed_clean(&bed);
+    struct kni_kv_host view = kni_eval_bed_clean(&bed);
     struct kn_err err = {0};
     void *data;
     memcpy(m.fingerprint, profile->fingerprint, 16);

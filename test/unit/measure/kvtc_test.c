@@ -96,7 +96,7 @@ static void test_bits(void **state)
     double last_error = INFINITY, last_bytes = 0;
     for (unsigned i = 0; i < 4; i++) {
         struct kni_account account = {0};
-        memset(back.view.base, 0xff, back.n_values * 2);
+        memset(back.view.k, 0xff, back.n_values * 2);
         assert_int_equal(kni_kvtc_allocate(k, aims[i]), KN_OK);
         assert_int_equal(kni_kvtc_encode(k, &pool.view, N_TOKENS, &b, &account), KN_OK);
         assert_int_equal(kni_kvtc_decode(k, &back.view, N_TOKENS, b.data, b.used), KN_OK);

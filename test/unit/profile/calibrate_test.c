@@ -330,7 +330,7 @@ static void constant_kv_is_refused(void **state)
     struct fixture f = {0};
     struct kn_err err = {0};
     make(&f, 3, 1);
-    memset(f.pool.view.base, 0, f.pool.n_values * 2);
+    memset(f.pool.view.k, 0, f.pool.n_values * 2);
     assert_int_equal(kni_calibrate_add(f.c, &f.pool.view, N_TOKENS), KN_OK);
     assert_int_equal(kni_calibrate_solve(f.c, NULL, NULL, &err), KN_E_ARG);
     assert_non_null(strstr(err.text, "K of layers 0 to 2"));

@@ -113,10 +113,10 @@ static void codes_well(struct kn_model *model, const struct kni_profile *p)
     uint16_t *pool = calloc(N / 16, kni_kv_block_bytes(&kv)), *back = calloc(N / 16, kni_kv_block_bytes(&kv));
     uint8_t *symbols = malloc((size_t)(kv.n_layer * (kv.n_kv_head * kv.d_head + 1)) * N);
     assert_true(pool && back && symbols);
-    struct kni_kv_view from = {kv, pool, ids, N / 16}, to = {kv, back, ids, N / 16};
+    const struct kni_kv_host from = kni_kv_host_by_block(&kv, pool, ids, N / 16), to = kni_kv_host_by_block(&kv, back, ids, N / 16);
     assert_int_equal(kni_threads_open(&threads, 1), KN_OK);
     assert_int_equal(kni_run_open(&run, &(struct kni_run_opts){.model = model, .threads = threads, .max_tokens = N, .max_logits = 1, .n_ctx = N}, NULL), KN_OK);
-    struct kni_run_item item = {.kv = from, .tokens = tokens, .n_tokens = n};
+    struct kni_run_item item = {.kv = kni_kv_view_of(&from), .tokens = tokens, .n_tokens = n};
     assert_int_equal(kni_run_step(run, &item, 1), KN_OK);
     assert_int_equal(kni_spectral_open(&s, p, N, NULL), KN_OK);
     struct kni_escapes escapes = {0};

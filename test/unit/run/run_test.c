@@ -75,7 +75,7 @@ static void drop(struct fixture *f)
 
 static struct kni_run_item item(struct fixture *f, uint32_t seq, uint32_t first, uint32_t n, uint32_t n_logits, float *logits)
 {
-    return (struct kni_run_item){.kv = {.layout = f->layout, .base = f->pool, .block_ids = f->table[seq], .n_blocks = N_BLOCKS},
+    return (struct kni_run_item){.kv = kni_kv_view_by_block(&f->layout, f->pool, f->table[seq], N_BLOCKS),
         .tokens = f->tokens[seq] + first, .n_tokens = n, .first_pos = first, .n_logits = n_logits, .logits = logits};
 }
 
@@ -129,7 +129,7 @@ static void bad_arguments_write_nothing(void **state)
     EXPECT_ARG(bad.first_pos = UINT32_MAX);
     EXPECT_ARG(bad.kv.n_blocks = 0);
     EXPECT_ARG(bad.first_pos = 10; bad.kv.n_blocks = 1);
-    EXPECT_ARG(bad.kv.base = NULL);
+    EXPECT_ARG(bad.kv.k = NULL);
     EXPECT_ARG(bad.kv.block_ids = NULL);
     EXPECT_ARG(bad.kv.layout.d_head = 64);
     EXPECT_ARG(bad.kv.layout.n_layer++);

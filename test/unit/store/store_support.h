@@ -84,7 +84,7 @@ static inline void *test_container(uint64_t seed, uint32_t n_layer, struct kni_c
         values[i] = (uint16_t)(mix(seed * 1000003 + i) & (i % 2 ? 0xbfff : 0xf7ff)); /* no exponent of all ones: finite, f16 or bf16 */
     for (uint32_t i = 0; i < n_blocks; i++)
         table[end - n_blocks + i] = i;
-    struct kni_kv_view view = {.layout = m->kv, .base = values, .block_ids = table, .n_blocks = end};
+    const struct kni_kv_host view = kni_kv_host_by_block(&m->kv, values, table, end);
     assert_int_equal(kni_codec_open(&codec, &co, &err), KN_OK);
     if (kni_chunk_encode(codec, m, &view, &data, n_bytes, &err))
         fail_msg("encode: %s", err.text);
