@@ -23,9 +23,10 @@
 static struct kni_kernels levels[N_CPU_LEVELS];
 static unsigned n_levels;
 
-enum shape { SHAPE_NORMAL, SHAPE_PEAKED, SHAPE_TIES, SHAPE_EQUAL, SHAPE_HOLES, SHAPE_HUGE, SHAPE_TINY, SHAPE_RAMP, SHAPE_MISLEADING, SHAPE_COUNT };
+enum shape { SHAPE_NORMAL, SHAPE_PEAKED, SHAPE_TIES, SHAPE_FINE_TIES, SHAPE_EQUAL, SHAPE_HOLES, SHAPE_HUGE, SHAPE_TINY, SHAPE_RAMP, SHAPE_SAMPLE_LOW, SHAPE_SAMPLE_HIGH,
+             SHAPE_SAMPLE_EQUAL, SHAPE_COUNT };
 
-/* The same for every block that a sample has, which no other block is like. */
+/* Whether a sample has the block. */
 static bool is_sampled(uint32_t block)
 {
     const uint32_t n_whole = N / 32, n = n_whole / 8;
@@ -49,12 +50,15 @@ static void make_row(float *x, enum shape shape)
         switch (shape) {
         case SHAPE_PEAKED: x[i] = (float)(normal * 3) + (i == 777 ? 40 : 0); break;
         case SHAPE_TIES: x[i] = (float)floor(normal * 2); break;
+        case SHAPE_FINE_TIES: x[i] = (float)floor(normal * 20); break;
         case SHAPE_EQUAL: x[i] = -2.5f; break;
         case SHAPE_HOLES: x[i] = i % 3 == 1 ? NAN : i % 3 ? -INFINITY : x[i]; break;
         case SHAPE_HUGE: x[i] = (float)(normal * 1e30); break;
         case SHAPE_TINY: x[i] = 5 + (float)(normal * 1e-4); break;
         case SHAPE_RAMP: x[i] = (float)i * 1e-3f; break; /* neighbours alike */
-        case SHAPE_MISLEADING: x[i] = is_sampled(i / 32) ? -50 : x[i]; break;
+        case SHAPE_SAMPLE_LOW: x[i] -= is_sampled(i / 32) ? 2 : 0; break;
+        case SHAPE_SAMPLE_HIGH: x[i] += is_sampled(i / 32) ? 2 : 0; break;
+        case SHAPE_SAMPLE_EQUAL: x[i] = is_sampled(i / 32) ? -50 : x[i]; break;
         default: break;
         }
     }
@@ -116,13 +120,16 @@ static struct kni_logits begin(unsigned level, float scale)
 static void top_k_is_exact(void **state)
 {
     (void)state;
-    static const uint32_t ks[] = {257, 300, 1000, 4999, 20000, N / 3, N - 300, N - 1};
+    uint32_t ks[] = {257, 300, 1000, 4999, 20000, N / 3, N - 300, N - 1, 0};
     for (unsigned level = 0; level < n_levels; level++)
         for (unsigned shape = 0; shape < SHAPE_COUNT; shape++) {
             const float scale = 0.05f;
             make_row(x, (enum shape)shape);
             uint32_t n = sort_row(e, x, scale);
             struct kni_logits l = begin(level, scale);
+            uint32_t *whole = &ks[sizeof ks / sizeof *ks - 1]; /* of those that are equal, none or all */
+            for (*whole = 5000; *whole < n && e[*whole].logit == e[*whole - 1].logit;)
+                ++*whole;
             for (unsigned i = 0; i < sizeof ks / sizeof *ks; i++) {
                 struct kni_draw d = kni_draw_begin(&l, e[0].logit, scale);
                 double total = kni_draw_cut_to_top_k(&d, ks[i]);
