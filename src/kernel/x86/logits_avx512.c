@@ -24,48 +24,52 @@ static inline struct block load(const float *x, uint32_t n_left)
     return (struct block){{_mm512_mask_loadu_ps(low, (__mmask16)lanes, x), _mm512_mask_loadu_ps(low, (__mmask16)(lanes >> 16), x + 16)}};
 }
 
-/* vec_exp_softmax, twice as wide. */
-static inline __m512 exp_softmax(__m512 x)
+/* As struct scaling of the AVX2 form. */
+struct scaling { __m512 shift, factor, least; };
+
+static inline struct scaling scaling_of(float shift, float scale)
 {
-    const __m512 log2e = _mm512_set1_ps(0x1.715476p+0f), magic = _mm512_set1_ps(0x1.8p23f + 127.0f);
-    __m512 c = _mm512_max_ps(_mm512_set1_ps(-88.0f), x); /* the second operand wins when it is NaN */
-    __m512 t = _mm512_fmadd_ps(c, log2e, magic), n = _mm512_sub_ps(t, magic), r = _mm512_fmsub_ps(c, log2e, n);
+    return (struct scaling){_mm512_set1_ps(shift), _mm512_set1_ps(scale * 0x1.715476p+0f), _mm512_set1_ps(-88.0f / scale)};
+}
+
+static inline __m512 weight(__m512 v, const struct scaling *s, __m512 bound)
+{
+    const __m512 magic = _mm512_set1_ps(0x1.8p23f + 127.0f);
+    __m512 c = _mm512_max_ps(s->least, _mm512_sub_ps(v, s->shift)); /* the second operand wins when it is NaN */
+    __m512 t = _mm512_fmadd_ps(c, s->factor, magic), n = _mm512_sub_ps(t, magic), r = _mm512_fmsub_ps(c, s->factor, n);
     __m512 p = _mm512_set1_ps(0x1.5bba14p-10f);
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.3cea88p-7f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.c6b752p-5f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.ebf9bcp-3f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.62e42ap-1f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    return _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+    return _mm512_maskz_mul_ps(_mm512_cmp_ps_mask(v, bound, _CMP_GT_OQ), p, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23)));
 }
 
-/* exp of (v - shift) * scale where v is above bound, else 0. */
-static inline __m512 weight(__m512 v, __m512 shift, __m512 scale, __m512 bound)
+static inline float sum_of(struct block x, const struct scaling *s, __m512 bound)
 {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, bound, _CMP_GT_OQ), exp_softmax(_mm512_mul_ps(_mm512_sub_ps(v, shift), scale)));
-}
-
-static inline float sum_of(struct block x, __m512 shift, __m512 scale, __m512 bound)
-{
-    __m512 s = _mm512_add_ps(weight(x.v[0], shift, scale, bound), weight(x.v[1], shift, scale, bound));
-    return vec_sum(_mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1)));
+    __m512 w = _mm512_add_ps(weight(x.v[0], s, bound), weight(x.v[1], s, bound));
+    return vec_sum(_mm256_add_ps(_mm512_castps512_ps256(w), _mm512_extractf32x8_ps(w, 1)));
 }
 
 void kni_logit_sum_avx512(float *sum, const float *x, const float *max, uint32_t n, float scale)
 {
-    const __m512 low = _mm512_set1_ps(-INFINITY), f = _mm512_set1_ps(scale);
+    const __m512 low = _mm512_set1_ps(-INFINITY);
+    struct scaling s = scaling_of(0, scale);
     for (uint32_t at = 0; at < n; at += KNI_LOGIT_BLOCK) {
         uint32_t b = at / KNI_LOGIT_BLOCK;
-        sum[b] = max[b] > -INFINITY && max[b] < INFINITY ? sum_of(load(x + at, n - at), _mm512_set1_ps(max[b]), f, low) : 0.0f;
+        s.shift = _mm512_set1_ps(max[b]);
+        sum[b] = max[b] > -INFINITY && max[b] < INFINITY ? sum_of(load(x + at, n - at), &s, low) : 0.0f;
     }
 }
 
 void kni_logit_sum_above_avx512(float *sum, const float *x, const float *max, uint32_t n, float bound, float shift, float scale)
 {
-    const __m512 low = _mm512_set1_ps(bound), m = _mm512_set1_ps(shift), f = _mm512_set1_ps(scale);
+    const __m512 low = _mm512_set1_ps(bound);
+    const struct scaling s = scaling_of(shift, scale);
     for (uint32_t at = 0; at < n; at += KNI_LOGIT_BLOCK) {
         uint32_t b = at / KNI_LOGIT_BLOCK;
-        sum[b] = max[b] > bound ? sum_of(load(x + at, n - at), m, f, low) : 0.0f;
+        sum[b] = max[b] > bound ? sum_of(load(x + at, n - at), &s, low) : 0.0f;
     }
 }
 
@@ -96,7 +100,8 @@ static inline uint32_t bits_above(struct block b, __m512 bound)
 
 void kni_logit_split_avx512(struct kni_logit_split *s)
 {
-    const __m512 low = _mm512_set1_ps(s->low), high = _mm512_set1_ps(s->high), m = _mm512_set1_ps(s->shift), f = _mm512_set1_ps(s->scale);
+    const __m512 low = _mm512_set1_ps(s->low), high = _mm512_set1_ps(s->high);
+    const struct scaling scaling = scaling_of(s->shift, s->scale);
     uint32_t count = 0, above = 0;
     for (uint32_t at = 0; at < s->n; at += KNI_LOGIT_BLOCK) {
         const float max = s->max[at / KNI_LOGIT_BLOCK];
@@ -108,7 +113,7 @@ void kni_logit_split_avx512(struct kni_logit_split *s)
         const uint32_t top = bits_above(b, high);
         above += (uint32_t)__builtin_popcount(top);
         if (max > s->high)
-            *sum = sum_of(b, m, f, high);
+            *sum = sum_of(b, &scaling, high);
         count = put(s, at, bits_above(b, low) & ~top, count);
     }
     s->n_above = above;
