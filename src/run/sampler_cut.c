@@ -363,7 +363,7 @@ static struct kni_candidate bound_by_halving(const struct kni_logits *l, float m
     struct range r;
     if (!widen(&q, k, &r))
         return (struct kni_candidate){-INFINITY, 0}; /* there are not so many */
-    approach(&q, k, KNI_SAMPLER_LIST, &r);
+    approach(&q, k, l->n < 256 * KNI_SAMPLER_LIST ? l->n / 256 + 8 : KNI_SAMPLER_LIST, &r); /* to count costs less than to sort */
     uint32_t left = k - (uint32_t)r.n_high, n = (uint32_t)(r.n_low - r.n_high);
     if (left == n)
         return (struct kni_candidate){r.low, 0};
