@@ -56,7 +56,8 @@ void kni_logit_sum_above_avx2(float *sum, const float *x, const float *max, uint
 uint32_t kni_logit_count_above_avx2(const float *x, const float *max, uint32_t n, float bound);
 void kni_logit_split_avx2(struct kni_logit_split *s);
 void kni_logit_sum_avx512(float *sum, const float *x, const float *max, uint32_t n, float scale);
-void kni_logit_sum_above_avx512(float *sum, const float *x, const float *max, uint32_t n, float bound, float shift, float scale);
+void kni_logit_sum_above_avx512(float *sum, const float *x, const float *max, uint32_t n, float bound, float shift,
+                                float scale);
 void kni_logit_split_avx512(struct kni_logit_split *s);
 #endif
 

@@ -227,12 +227,13 @@ static int32_t draw_from_row(const struct kni_sampler *s, struct kni_draw *d)
     if (has_k)
         total = kni_draw_cut_to_top_k(d, o->top_k);
     const double want = (double)o->top_p * total; /* of all that top-k has left */
-    const struct kni_candidate limit = {o->min_p > 0 ? d->max + logf(o->min_p) / s->sharpness : -INFINITY, (int32_t)l->n};
+    const float least = o->min_p > 0 ? d->max + logf(o->min_p) / s->sharpness : -INFINITY;
+    const struct kni_candidate limit = {least, (int32_t)l->n};
     bool has_limit = kni_candidate_is_before(limit, d->bound);
     if (!has_k && !cuts_mass(o) && has_limit)
         total = kni_draw_cut(d, limit);
     if (cuts_mass(o))
-        kni_draw_narrow(d, want, limit.logit, &total);
+        kni_draw_narrow(d, want, least, &total);
     for (;; round++) {
         int32_t token = kni_draw_find(d, total, draw(s, round));
         if (has_limit && !kni_candidate_is_before((struct kni_candidate){l->x[token], token}, limit)) {

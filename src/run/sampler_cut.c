@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where cuts fall, without sorting. Each block's maximum says whether a pass has to read it, so that passes over a peaked row are cheap;
- * over a flat one each reads everything. For those a sample, every stride-th block, tells where a cut will fall, a little below and a
- * little above; one pass takes out the band between, and the rest happens in the band:
+ * Where cuts fall, without sorting. Each block's maximum says whether a pass has to read it, so that passes over a
+ * peaked row are cheap; over a flat one each reads everything. For those a sample, every stride-th block, tells where a
+ * cut will fall, a little below and a little above; one pass takes out the band between, and the rest happens in the
+ * band:
  *
- *     order    | above high: counted, weighed once | band: a few thousand, in arrays of their own | below low: never in |
- *                                                       ^ the cut
+ *     order    | above high: weighed once | band: a few thousand, in arrays of its own | below low: out |
+ *                                                    ^ the cut
  *
- * The bounds are guesses and checked by the exact pass: a cut that is not in the band is found without one. Top-k of a row of 262,144
- * takes one pass instead of five to ten, top-p one instead of 1 + ln(1 / top_p) (doc/speed-log.md).
+ * The bounds are guesses and checked by the exact pass: a cut that is not in the band is found without one. Top-k of a
+ * row of 262,144 takes one pass instead of five to ten, top-p one instead of 1 + ln(1 / top_p) (doc/speed-log.md).
  *
- * Masses before a token are always sums of the same kind, never differences: nothing stands before the best one, so a draw ends.
+ * Masses before a token are always sums of the same kind, never differences: nothing stands before the best one, so a
+ * draw ends.
  */
 #include "run/sampler_cut.h"
 
@@ -68,7 +70,8 @@ void kni_candidates_sort(struct kni_candidate *c, uint32_t n)
 
 /* ---- masses */
 
-/* In one order, so that a walk by groups arrives at the same sum; four sums, since an addition waits for the one before. */
+/* In one order, so that a walk by groups arrives at the same sum; four sums, since an addition waits for the one
+ * before. */
 static double sum_group(const float *mass, uint32_t n)
 {
     double s[4] = {0};
@@ -111,11 +114,12 @@ static float weight_of(const struct kni_draw *d, float x)
     return expf((x - d->max) * d->scale);
 }
 
-/* mass [blocks] of what stands before a bound. Blocks before the bound's id count its equals, blocks behind it do not. */
+/* mass [blocks] of what stands before a bound. Blocks before the bound's id count its equals, those behind do not. */
 static double weigh_before(const struct kni_draw *d, struct kni_candidate bound, float *mass)
 {
     const struct kni_logits *l = d->l;
-    uint32_t at = (uint32_t)bound.id / KNI_LOGIT_BLOCK, n_blocks = kni_logit_blocks(l->n), n_front = at < n_blocks ? at * KNI_LOGIT_BLOCK : l->n;
+    uint32_t at = (uint32_t)bound.id / KNI_LOGIT_BLOCK, n_blocks = kni_logit_blocks(l->n);
+    uint32_t n_front = at < n_blocks ? at * KNI_LOGIT_BLOCK : l->n;
     kni_logit_sum_above_fn sum_above = l->kernels->logit_sum_above;
     sum_above(mass, l->x, l->max, n_front, nextafterf(bound.logit, -INFINITY), d->max, d->scale);
     if (at < n_blocks) {
@@ -206,7 +210,8 @@ static float of_key(int64_t key)
     return kni_f32_from_bits(key < 0 ? (uint32_t)-key | 0x80000000u : (uint32_t)key);
 }
 
-/* Sets low so that want or more are above it; false when there is not so much. In steps, since counts grow by orders of magnitude. */
+/* Sets low so that want or more are above it; false when there is not so much. In steps, since counts grow by orders of
+ * magnitude. */
 static bool widen(const struct question *q, double want, struct range *r)
 {
     const float max = q->max;
@@ -226,12 +231,15 @@ static double depth_of(double n, double all)
     return n < all ? sqrt(log(all / n)) : 0;
 }
 
-/* Where to halve values next, aiming a little to either side of the goal, which brings both ends to it. Now and then the middle, for rows of
- * another shape. The best one has the weight 1 and the count 1. */
+/* Where to halve values next, aiming a little to either side of the goal, which brings both ends to it. Now and then
+ * the middle, for rows of another shape. The best one has the weight 1 and the count 1. */
 static float guess(const struct question *q, const struct range *r, double want, double slack, uint32_t i)
 {
-    double aim = i % 2 ? want + slack / 3 : want - slack / 3, low = depth_of(r->n_low, q->all), high = depth_of(r->n_high > 0.5 ? r->n_high : 0.5, q->all);
-    double share = i % 6 != 5 && aim > r->n_high && aim < r->n_low && high > low ? (depth_of(aim, q->all) - low) / (high - low) : 0.5;
+    const double aim = i % 2 ? want + slack / 3 : want - slack / 3, least = r->n_high > 0.5 ? r->n_high : 0.5;
+    const double low = depth_of(r->n_low, q->all), high = depth_of(least, q->all);
+    double share = 0.5;
+    if (i % 6 != 5 && aim > r->n_high && aim < r->n_low && high > low)
+        share = (depth_of(aim, q->all) - low) / (high - low);
     return r->low + (r->high - r->low) * (float)share;
 }
 
@@ -239,9 +247,10 @@ static float guess(const struct question *q, const struct range *r, double want,
 static void approach(const struct question *q, double want, double slack, struct range *r)
 {
     for (uint32_t i = 0; r->n_low - r->n_high > slack && key_of(r->high) - key_of(r->low) > 1; i++) {
-        float middle = i < 24 && r->low > -INFINITY ? guess(q, r, want, slack, i) : of_key((key_of(r->low) + key_of(r->high)) / 2);
+        float halved = of_key((key_of(r->low) + key_of(r->high)) / 2);
+        float middle = i < 24 && r->low > -INFINITY ? guess(q, r, want, slack, i) : halved;
         if (!(middle > r->low && middle < r->high))
-            middle = of_key((key_of(r->low) + key_of(r->high)) / 2);
+            middle = halved;
         double n = above(q, middle);
         if (n < want)
             r->high = middle, r->n_high = n;
@@ -272,14 +281,16 @@ static bool take_sample(const struct kni_draw *d, struct sample *s)
         memcpy(x + (size_t)b * KNI_LOGIT_BLOCK, l->x + (size_t)from * KNI_LOGIT_BLOCK, KNI_LOGIT_BLOCK * sizeof *x);
         max[b] = l->max[from];
     }
-    *s = (struct sample){.l = {.kernels = l->kernels, .n = n * KNI_LOGIT_BLOCK, .x = x, .max = max}, .mass = max + n, .stride = (double)n_whole / n};
+    *s = (struct sample){.mass = max + n, .stride = (double)n_whole / n};
+    s->l = (struct kni_logits){.kernels = l->kernels, .n = n * KNI_LOGIT_BLOCK, .x = x, .max = max};
     return true;
 }
 
 /* Values between which want probably falls, spread being its standard deviation in what the sample shows. */
 static void bracket(const struct question *q, double want, double spread, float *low, float *high)
 {
-    const double margin = 3.5 * spread, slack = 2 * spread; /* neighbours in a vocabulary resemble each other: 2.5 failed once in eight */
+    /* Neighbours in a vocabulary resemble each other: a margin of 2.5 failed once in eight. */
+    const double margin = 3.5 * spread, slack = 2 * spread;
     struct range r, upper;
     *low = -INFINITY, *high = INFINITY;
     bool has_low = widen(q, want + margin, &r);
@@ -296,12 +307,14 @@ static void bracket(const struct question *q, double want, double spread, float 
     *high = upper.high;
 }
 
-/* Takes out the band, and weighs what is above it; how much of each there is is in the answer. Its weights are not made yet. */
+/* Takes out the band, and weighs what is above it; how much of each there is is in the answer. Its weights are not made
+ * yet. */
 static struct kni_logit_split take_band(struct kni_draw *d, float low, float high)
 {
     const struct kni_logits *l = d->l;
-    struct kni_logit_split s = {.x = l->x, .max = l->max, .n = l->n, .n_room = 2 * kni_logit_blocks(l->n), .low = low, .high = high, .shift = d->max,
-                                .scale = d->scale, .sum = d->band.mass, .values = d->band.values, .ids = d->band.ids};
+    struct kni_logit_split s = {.x = l->x, .max = l->max, .n = l->n, .n_room = 2 * kni_logit_blocks(l->n), .low = low,
+                                .high = high, .shift = d->max, .scale = d->scale, .sum = d->band.mass,
+                                .values = d->band.values, .ids = d->band.ids};
     l->kernels->logit_split(&s);
     return s;
 }
@@ -320,7 +333,8 @@ static double weigh_with_band(const struct kni_draw *d, uint32_t n, struct kni_c
     memcpy(mass, d->band.mass, n_blocks * sizeof *mass);
     for (uint32_t i = 0; i < n; i++) { /* a branch would be foreseen half of the time */
         const float x = d->band.values[i];
-        const uint32_t id = d->band.ids[i], is_before = (uint32_t)(x > bound.logit) | ((uint32_t)(x == bound.logit) & (uint32_t)((int32_t)id < bound.id));
+        const uint32_t id = d->band.ids[i], is_lower = (int32_t)id < bound.id;
+        const uint32_t is_before = (uint32_t)(x > bound.logit) | ((uint32_t)(x == bound.logit) & is_lower);
         mass[id / KNI_LOGIT_BLOCK] += (float)is_before * d->band.weights[i];
     }
     return sum_all(mass, n_blocks);
@@ -355,15 +369,17 @@ static bool has_between(const struct kni_logits *l, uint32_t b, float low, float
     return any;
 }
 
-/* Values are approached until few are left between low, which k or more are above, and high, which fewer are above; those are put in
- * order. */
-static struct kni_candidate bound_by_halving(const struct kni_logits *l, float max, uint32_t k, struct kni_candidate *list)
+/* Values are approached until few are left between low, which k or more are above, and high, which fewer are above;
+ * those are put in order. */
+static struct kni_candidate bound_by_halving(const struct kni_logits *l, float max, uint32_t k,
+                                             struct kni_candidate *list)
 {
     const struct question q = {.l = l, .max = max, .floor = -INFINITY, .all = l->n};
     struct range r;
     if (!widen(&q, k, &r))
         return (struct kni_candidate){-INFINITY, 0}; /* there are not so many */
-    approach(&q, k, l->n < 256 * KNI_SAMPLER_LIST ? l->n / 256 + 8 : KNI_SAMPLER_LIST, &r); /* to count costs less than to sort */
+    /* To count a few thousand costs less than to sort a list. */
+    approach(&q, k, l->n < 256 * KNI_SAMPLER_LIST ? l->n / 256 + 8 : KNI_SAMPLER_LIST, &r);
     uint32_t left = k - (uint32_t)r.n_high, n = (uint32_t)(r.n_low - r.n_high);
     if (left == n)
         return (struct kni_candidate){r.low, 0};
@@ -373,7 +389,7 @@ static struct kni_candidate bound_by_halving(const struct kni_logits *l, float m
     for (uint32_t b = 0; b < kni_logit_blocks(l->n); b++) {
         if (!(l->max[b] > r.low) || !has_between(l, b, r.low, r.high))
             continue;
-        for (uint32_t i = b * KNI_LOGIT_BLOCK; i < kni_logits_block_end(l, b); i++) { /* the one behind the last is written, too */
+        for (uint32_t i = b * KNI_LOGIT_BLOCK; i < kni_logits_block_end(l, b); i++) { /* writes behind the last, too */
             list[n] = (struct kni_candidate){l->x[i], (int32_t)i};
             n += (uint32_t)(l->x[i] > r.low) & (uint32_t)(l->x[i] <= r.high);
         }

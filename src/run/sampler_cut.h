@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a draw needs of a row of logits: the mass of what stands before a bound in the order (higher logit, then lower id), the bound
- * behind the k best, and a set a little larger than the one that top-p leaves. Every cut leaves a prefix of the order.
+ * What a draw needs of a row of logits: the mass of what stands before a bound in the order (higher logit, then lower
+ * id), the bound behind the k best, and a set a little larger than the one that top-p leaves. Every cut leaves a prefix
+ * of the order.
  *
  * The memory is kni_logits.scratch, carved by kni_draw_begin:
  *
  *     mass | next | high [blocks each] | values | ids | weights [2 * blocks each] | list [KNI_SAMPLER_LIST + 1]
  *
- * The band, those between two values near where a cut will fall, is in the three arrays behind the masses. They hold samples of the row
- * while the band is looked for. One thread. No errors.
+ * The band, those between two values near where a cut will fall, is in the three arrays behind the masses. They hold
+ * samples of the row while the band is looked for. One thread. No errors.
  */
 #ifndef KNI_RUN_SAMPLER_CUT_H
 #define KNI_RUN_SAMPLER_CUT_H
@@ -52,10 +53,11 @@ double kni_draw_cut(struct kni_draw *d, struct kni_candidate bound);
 double kni_draw_cut_to_top_k(struct kni_draw *d, uint32_t k);
 /* The token at share u in [0, 1) of total, which is the sum of mass. */
 int32_t kni_draw_find(const struct kni_draw *d, double total, double u);
-/* Cuts to a set that is little more than the first of the order that hold want of total: then most draws are in. false, and nothing has
- * changed, when the row does not look as if that were worth it, when a cut at the value limit is probably narrower, or without success. */
+/* Cuts to a set that is little more than the first of the order that hold want of total: then most draws are in. false,
+ * and nothing has changed, when the row does not look as if that were worth it, when a cut at the value limit is
+ * probably narrower, or without success. */
 bool kni_draw_narrow(struct kni_draw *d, double want, float limit, double *total);
-/* Whether less than want stands before a token that was drawn. If not, cuts to what stands before it; *total follows. */
+/* Whether less than want stands before a token that was drawn. If not, cuts to what stands before it, as *total. */
 bool kni_draw_is_within(struct kni_draw *d, int32_t token, double want, double *total);
 
 /* How many stand before a bound. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole blocks are four vectors; the last, partial one goes through masks whose other lanes hold -INFINITY. Lanes are added in the
- * order of vectors twice as wide: the AVX-512 form has the same bits.
+ * Whole blocks are four vectors; the last, partial one goes through masks whose other lanes hold -INFINITY. Lanes are
+ * added in the order of vectors twice as wide: the AVX-512 form has the same bits.
  */
 #include "kernel/logits.h"
 
@@ -28,14 +28,15 @@ static inline void load(const float *x, uint32_t n_left, __m256 v[4])
 }
 
 /*
- * exp of (v - shift) * scale, as vec_exp_softmax with its factor log2(e) in the scale: one rounding less, and one operation of sixteen.
- * least: differences below it weigh nothing.
+ * exp of (v - shift) * scale, as vec_exp_softmax with its factor log2(e) in the scale: one rounding less, and one
+ * operation of sixteen. least: differences below it weigh nothing.
  */
 struct scaling { __m256 shift, factor, least; };
 
 static inline struct scaling scaling_of(float shift, float scale)
 {
-    return (struct scaling){_mm256_set1_ps(shift), _mm256_set1_ps(scale * 0x1.715476p+0f), _mm256_set1_ps(-88.0f / scale)};
+    const float factor = scale * 0x1.715476p+0f;
+    return (struct scaling){_mm256_set1_ps(shift), _mm256_set1_ps(factor), _mm256_set1_ps(-88.0f / scale)};
 }
 
 /* 0 where v is not above bound. */

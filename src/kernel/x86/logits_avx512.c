@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole blocks are two vectors; the last, partial one goes through masks whose other lanes hold -INFINITY. A lane does what the AVX2
- * form's does, and lanes are added in its order, so a sum has the same bits. Maxima and counts are left to that form: they wait for memory.
- *
- * What lies between two bounds is compressed, without a branch on whether a block has any: every second one does, and nobody can tell which.
+ * Whole blocks are two vectors; the last, partial one goes through masks whose other lanes hold -INFINITY. A lane does
+ * what the AVX2 form's does, and lanes are added in its order, so a sum has the same bits. Maxima and counts are left
+ * to that form: they wait for memory.
  */
 #include "kernel/logits.h"
 
@@ -21,7 +20,8 @@ static inline struct block load(const float *x, uint32_t n_left)
         return (struct block){{_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)}};
     const __m512 low = _mm512_set1_ps(-INFINITY);
     const uint32_t lanes = (1u << n_left) - 1;
-    return (struct block){{_mm512_mask_loadu_ps(low, (__mmask16)lanes, x), _mm512_mask_loadu_ps(low, (__mmask16)(lanes >> 16), x + 16)}};
+    const __mmask16 first = (__mmask16)lanes, second = (__mmask16)(lanes >> 16);
+    return (struct block){{_mm512_mask_loadu_ps(low, first, x), _mm512_mask_loadu_ps(low, second, x + 16)}};
 }
 
 /* As struct scaling of the AVX2 form. */
@@ -29,7 +29,8 @@ struct scaling { __m512 shift, factor, least; };
 
 static inline struct scaling scaling_of(float shift, float scale)
 {
-    return (struct scaling){_mm512_set1_ps(shift), _mm512_set1_ps(scale * 0x1.715476p+0f), _mm512_set1_ps(-88.0f / scale)};
+    const float factor = scale * 0x1.715476p+0f;
+    return (struct scaling){_mm512_set1_ps(shift), _mm512_set1_ps(factor), _mm512_set1_ps(-88.0f / scale)};
 }
 
 static inline __m512 weight(__m512 v, const struct scaling *s, __m512 bound)
@@ -43,7 +44,8 @@ static inline __m512 weight(__m512 v, const struct scaling *s, __m512 bound)
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.ebf9bcp-3f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.62e42ap-1f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    return _mm512_maskz_mul_ps(_mm512_cmp_ps_mask(v, bound, _CMP_GT_OQ), p, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+    const __m512 power = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23));
+    return _mm512_maskz_mul_ps(_mm512_cmp_ps_mask(v, bound, _CMP_GT_OQ), p, power);
 }
 
 static inline float sum_of(struct block x, const struct scaling *s, __m512 bound)
@@ -63,7 +65,8 @@ void kni_logit_sum_avx512(float *sum, const float *x, const float *max, uint32_t
     }
 }
 
-void kni_logit_sum_above_avx512(float *sum, const float *x, const float *max, uint32_t n, float bound, float shift, float scale)
+void kni_logit_sum_above_avx512(float *sum, const float *x, const float *max, uint32_t n, float bound, float shift,
+                                float scale)
 {
     const __m512 low = _mm512_set1_ps(bound);
     const struct scaling s = scaling_of(shift, scale);
@@ -73,8 +76,9 @@ void kni_logit_sum_above_avx512(float *sum, const float *x, const float *max, ui
     }
 }
 
-/* Writes the values of a block that mask names, and their places. Mostly there are up to two of them, nobody can tell how many: these are
- * written without a branch, by units that exp leaves idle, and what is behind them in room is overwritten. */
+/* Writes the values of a block that mask names, and their places. Mostly there are up to two of them, nobody can tell
+ * how many: these are written without a branch, by units that exp leaves idle, and what is behind them in room is
+ * overwritten. */
 static inline uint32_t put(const struct kni_logit_split *s, uint32_t at, uint32_t mask, uint32_t count)
 {
     const uint32_t n = (uint32_t)__builtin_popcount(mask);
@@ -95,7 +99,9 @@ static inline uint32_t put(const struct kni_logit_split *s, uint32_t at, uint32_
 
 static inline uint32_t bits_above(struct block b, __m512 bound)
 {
-    return (uint32_t)_mm512_cmp_ps_mask(b.v[0], bound, _CMP_GT_OQ) | (uint32_t)_mm512_cmp_ps_mask(b.v[1], bound, _CMP_GT_OQ) << 16;
+    const __mmask16 first = _mm512_cmp_ps_mask(b.v[0], bound, _CMP_GT_OQ);
+    const __mmask16 second = _mm512_cmp_ps_mask(b.v[1], bound, _CMP_GT_OQ);
+    return (uint32_t)first | (uint32_t)second << 16;
 }
 
 void kni_logit_split_avx512(struct kni_logit_split *s)

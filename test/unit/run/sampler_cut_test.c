@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cuts of large rows, to the candidate, against a sort: rows of every shape, and such that mislead the sample. What a draw may not decide
- * otherwise than the sort are tokens whose mass differs from what is wanted by more than rounding.
+ * Cuts of large rows, to the candidate, against a sort: rows of every shape, and such that mislead the sample. What a
+ * draw may not decide otherwise than the sort are tokens whose mass differs from what is wanted by more than rounding.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -23,8 +23,8 @@
 static struct kni_kernels levels[N_CPU_LEVELS];
 static unsigned n_levels;
 
-enum shape { SHAPE_NORMAL, SHAPE_PEAKED, SHAPE_TIES, SHAPE_FINE_TIES, SHAPE_EQUAL, SHAPE_HOLES, SHAPE_HUGE, SHAPE_TINY, SHAPE_RAMP, SHAPE_SAMPLE_LOW, SHAPE_SAMPLE_HIGH,
-             SHAPE_SAMPLE_EQUAL, SHAPE_COUNT };
+enum shape { SHAPE_NORMAL, SHAPE_PEAKED, SHAPE_TIES, SHAPE_FINE_TIES, SHAPE_EQUAL, SHAPE_HOLES, SHAPE_HUGE, SHAPE_TINY,
+             SHAPE_RAMP, SHAPE_SAMPLE_LOW, SHAPE_SAMPLE_HIGH, SHAPE_SAMPLE_EQUAL, SHAPE_COUNT };
 
 /* Whether a sample has the block. */
 static bool is_sampled(uint32_t block)
@@ -94,11 +94,16 @@ static double mass_of(const struct entry *e, uint32_t n)
     return n ? e[n - 1].before + e[n - 1].weight : 0;
 }
 
+static bool is_in(const struct kni_draw *d, const struct entry *t)
+{
+    return kni_candidate_is_before((struct kni_candidate){t->logit, (int32_t)t->id}, d->bound);
+}
+
 /* A cut leaves the first n of the order, and weighs them. */
 static void check_cut(const struct kni_draw *d, const struct entry *e, uint32_t n_all, uint32_t n, double total)
 {
     uint32_t n_in = 0;
-    while (n_in < n_all && kni_candidate_is_before((struct kni_candidate){e[n_in].logit, (int32_t)e[n_in].id}, d->bound))
+    while (n_in < n_all && is_in(d, &e[n_in]))
         n_in++;
     assert_int_equal(n_in, n);
     assert_true(fabs(total - mass_of(e, n)) <= ROUNDING * mass_of(e, n));
@@ -110,7 +115,8 @@ static float max[N_BLOCKS], sum[N_BLOCKS];
 
 static struct kni_logits begin(unsigned level, float scale)
 {
-    struct kni_logits l = {.kernels = &levels[level], .n = N, .x = x, .max = max, .sum = sum, .scratch = malloc(kni_logits_scratch_floats(N) * sizeof(float))};
+    struct kni_logits l = {.kernels = &levels[level], .n = N, .x = x, .max = max, .sum = sum};
+    l.scratch = malloc(kni_logits_scratch_floats(N) * sizeof(float));
     assert_non_null(l.scratch);
     levels[level].logit_max(max, x, N);
     levels[level].logit_sum(sum, x, max, N, scale);
@@ -160,7 +166,7 @@ static void check_top_p(struct kni_draw *d, uint32_t n, double p, double total, 
         n_cut++;
     bool is_narrow = may_narrow && kni_draw_narrow(d, want, -INFINITY, &total);
     *n_narrowed += is_narrow;
-    while (n_set < n && kni_candidate_is_before((struct kni_candidate){e[n_set].logit, (int32_t)e[n_set].id}, d->bound))
+    while (n_set < n && is_in(d, &e[n_set]))
         n_set++;
     check_cut(d, e, n, n_set, total);
     assert_true(mass_of(e, n_set) >= want * (1 - ROUNDING)); /* everything that top-p leaves can be drawn */
@@ -227,6 +233,8 @@ static int set_up(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(top_k_is_exact), cmocka_unit_test(top_p_is_exact), cmocka_unit_test(limits_come_first)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(top_k_is_exact), cmocka_unit_test(top_p_is_exact), cmocka_unit_test(limits_come_first),
+    };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }
