@@ -73,7 +73,7 @@ cat >"$work/stand-ins/install" <<END
 /usr/bin/install "\$@" && cp "$work/server.kind" "\${@: -1}.kind"
 END
 chmod +x "$work"/stand-ins/*
-printf 'flags\t\t: fpu avx avx2 fma f16c bmi2 sse4_2 avx512f avx512bw avx512_vnni amx_tile amx_int8\n' >"$work/cpuinfo"
+printf 'flags\t\t: fpu avx avx2 fma f16c bmi2 sse4_2 avx512f avx512bw avx512vbmi avx512_vbmi2 avx512_vnni amx_tile amx_int8\n' >"$work/cpuinfo"
 build_peers() { PATH=$work/stand-ins:$PATH KN_CPUINFO=$work/cpuinfo "$source_dir/tools/build-peers"; }
 record() { json "$work/cache/peers/kinema-build.json" "$1"; }
 
@@ -92,7 +92,7 @@ for dying in library-native server-native; do
   : >"$work/log"
   expect 0 "building again without AMX" build_peers
   [ "$(grep -c 'GGML_NATIVE=OFF -DGGML_AMX_TILE=OFF -DGGML_AMX_INT8=OFF' "$work/log")" = 2 ] || fail "builds: $(cat "$work/log")"
-  grep -q -- '-DGGML_AVX512=ON -DGGML_AVX512_VBMI=OFF -DGGML_AVX512_VNNI=ON' "$work/log" || fail "flags: $(cat "$work/log")"
+  grep -q -- '-DGGML_AVX_VNNI=OFF -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=OFF' "$work/log" || fail "flags: $(cat "$work/log")"
   [ "$(record '[o["kind"], "without AMX" in o["note"]]')" = '["named", true]' ] || fail "record: $(record o)"
   case $dying in
     library*) record 'o["note"]' | grep -q "the library was ended by SIGSEGV and said nothing" || fail "record: $(record o)" ;;
