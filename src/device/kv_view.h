@@ -25,6 +25,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "device/device.h"
 #include "kinema/engine.h"
 
 #define KNI_BLOCK_TOKENS 16u
@@ -43,14 +44,11 @@ struct kni_kv_host {
     uint32_t n_blocks;         /* entries in block_ids */
 };
 
-struct kni_device;
-struct kni_device_memory; /* has no definition: an address that only its device knows what to do with */
-
-/* The same in any device's memory. K and V may lie in different ones of the device's memories. */
+/* The same in any device's memory, which the host cannot dereference. K and V may lie in different ones of its memories. */
 struct kni_kv_view {
     struct kni_kv_layout layout;
-    const struct kni_device *device; /* NULL: the processor's own memory */
-    struct kni_device_memory *k, *v;
+    struct kni_device *device; /* NULL: the addresses are the host's own pointers */
+    struct kni_device_addr k, v;
     size_t layer_stride, block_stride;
     const uint32_t *block_ids;
     uint32_t n_blocks;
@@ -85,32 +83,55 @@ static inline struct kni_kv_host kni_kv_host_by_block(const struct kni_kv_layout
                                 .block_stride = kni_kv_block_values(l), .block_ids = block_ids, .n_blocks = n_blocks};
 }
 
-/* By layer, in memory for n_pool_blocks blocks from base on. */
-static inline struct kni_kv_host kni_kv_host_by_layer(const struct kni_kv_layout *l, uint16_t *base, size_t n_pool_blocks, const uint32_t *block_ids, uint32_t n_blocks)
-{
-    const size_t plane = n_pool_blocks * kni_kv_part_values(l);
-    return (struct kni_kv_host){.layout = *l, .k = base, .v = base ? base + plane : NULL, .layer_stride = 2 * plane, .block_stride = kni_kv_part_values(l),
-                                .block_ids = block_ids, .n_blocks = n_blocks};
-}
-
 static inline struct kni_kv_view kni_kv_view_of(const struct kni_kv_host *h)
 {
-    return (struct kni_kv_view){.layout = h->layout, .k = (struct kni_device_memory *)(void *)h->k, .v = (struct kni_device_memory *)(void *)h->v,
-                                .layer_stride = h->layer_stride, .block_stride = h->block_stride, .block_ids = h->block_ids, .n_blocks = h->n_blocks};
+    return (struct kni_kv_view){.layout = h->layout, .k = {(uintptr_t)h->k}, .v = {(uintptr_t)h->v}, .layer_stride = h->layer_stride,
+                                .block_stride = h->block_stride, .block_ids = h->block_ids, .n_blocks = h->n_blocks};
 }
 
+/* A view of host memory, by block. */
 static inline struct kni_kv_view kni_kv_view_by_block(const struct kni_kv_layout *l, uint16_t *base, const uint32_t *block_ids, uint32_t n_blocks)
 {
     const struct kni_kv_host h = kni_kv_host_by_block(l, base, block_ids, n_blocks);
     return kni_kv_view_of(&h);
 }
 
-/* The view must be of the processor's own memory. */
+/* A pool's blocks from `at` on, without a table: by block; by layer, n_pool_blocks of them. device as in struct kni_kv_view. */
+static inline struct kni_kv_view kni_kv_pool_by_block(const struct kni_kv_layout *l, struct kni_device *device, struct kni_device_addr at)
+{
+    return (struct kni_kv_view){.layout = *l, .device = device, .k = at, .v = {at.at + kni_kv_part_values(l) * 2}, .layer_stride = 2 * kni_kv_part_values(l),
+                                .block_stride = kni_kv_block_values(l)};
+}
+
+static inline struct kni_kv_view kni_kv_pool_by_layer(const struct kni_kv_layout *l, struct kni_device *device, struct kni_device_addr at,
+                                                      size_t n_pool_blocks)
+{
+    const size_t plane = n_pool_blocks * kni_kv_part_values(l);
+    return (struct kni_kv_view){.layout = *l, .device = device, .k = at, .v = {at.at + plane * 2}, .layer_stride = 2 * plane,
+                                .block_stride = kni_kv_part_values(l)};
+}
+
+/* Where the part of (layer, is_v) of a block of the pool lies; block: its number, not an entry of the table. */
+static inline struct kni_device_addr kni_kv_part_addr(const struct kni_kv_view *v, uint32_t layer, uint32_t is_v, uint32_t block)
+{
+    return (struct kni_device_addr){(is_v ? v->v.at : v->k.at) + (layer * v->layer_stride + block * v->block_stride) * 2};
+}
+
+/* Whether the host reaches what the view is of: then kni_kv_host_of makes rows of it. */
+static inline bool kni_kv_is_host(const struct kni_kv_view *v)
+{
+    return !v->device || v->device->ops->host(v->device, v->k);
+}
+
+/* The host must reach it. */
 static inline struct kni_kv_host kni_kv_host_of(const struct kni_kv_view *v)
 {
-    assert(!v->device);
-    return (struct kni_kv_host){.layout = v->layout, .k = (uint16_t *)(void *)v->k, .v = (uint16_t *)(void *)v->v, .layer_stride = v->layer_stride,
-                                .block_stride = v->block_stride, .block_ids = v->block_ids, .n_blocks = v->n_blocks};
+    struct kni_kv_host h = {.layout = v->layout, .layer_stride = v->layer_stride, .block_stride = v->block_stride, .block_ids = v->block_ids,
+                            .n_blocks = v->n_blocks};
+    h.k = v->device ? v->device->ops->host(v->device, v->k) : (uint16_t *)(uintptr_t)v->k.at;
+    h.v = v->device ? v->device->ops->host(v->device, v->v) : (uint16_t *)(uintptr_t)v->v.at;
+    assert(h.k && h.v);
+    return h;
 }
 
 /* The part of (layer, is_v) of the block at entry i of the table: kni_kv_part_values values. */

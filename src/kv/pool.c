@@ -5,19 +5,17 @@
  * a sequence releases its blocks last first (kv/seq.c), so that of one prefix the tail is evicted before the head, and what
  * remains stays reachable.
  *
- * A head's part of a block is 2 kB, the next block's is hundreds of kilobytes further: with pages of 4 kB attention would miss
- * the translation cache at each, so the region asks for pages of 2 MB.
+ * The region is memory of a device (device/device.h). A head's part of a block is 2 kB, the next block's is hundreds of
+ * kilobytes further: with pages of 4 kB attention would miss the translation cache at each, so the CPU's device asks
+ * for pages of 2 MB.
  */
 #include "kv/pool.h"
 
 #include <assert.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #include "base/alloc.h"
 #include "base/status.h"
-
-#define HUGE_PAGE_BYTES ((size_t)2 << 20)
+#include "device/cpu/device_cpu.h"
 
 struct list { uint32_t first, last, n; };
 
@@ -31,8 +29,10 @@ struct kni_pool {
     struct kni_kv_layout layout;
     uint32_t n_blocks;
     bool has_index;
-    uint16_t *base;
-    struct kni_kv_host host; /* without a table */
+    size_t bytes;
+    struct kni_device *device;
+    struct kni_device_addr at; /* of all; bytes bytes */
+    struct kni_kv_view all;    /* without a table */
     struct block *blocks;
     struct list free, cached; /* cached: least recently used first */
     struct kni_prefix_index index;
@@ -72,6 +72,7 @@ static void list_remove(struct kni_pool *pool, struct list *list, uint32_t i)
 
 enum kn_status kni_pool_open(struct kni_pool **out, const struct kni_pool_opts *opts, struct kn_err *err)
 {
+    struct kni_device *device = opts->device ? opts->device : kni_device_cpu();
     enum kn_status status = KN_E_NOMEM;
     struct kni_pool *pool = NULL;
     size_t bytes;
@@ -88,14 +89,16 @@ enum kn_status kni_pool_open(struct kni_pool **out, const struct kni_pool_opts *
     pool->n_blocks = opts->n_blocks;
     pool->has_index = !opts->no_prefix_index;
     pool->free = pool->cached = (struct list){KNI_NO_BLOCK, KNI_NO_BLOCK, 0};
-    pool->base = kni_alloc(KNI_ALLOC_TAG_POOL, bytes, bytes < HUGE_PAGE_BYTES ? 4096 : HUGE_PAGE_BYTES);
-    if (pool->base && bytes >= HUGE_PAGE_BYTES) /* advice: small pages do as well where the system refuses */
-        (void)madvise(pool->base, bytes & ~(HUGE_PAGE_BYTES - 1), MADV_HUGEPAGE);
-    pool->blocks = kni_calloc(KNI_ALLOC_TAG_POOL, (size_t)opts->n_blocks * sizeof *pool->blocks, 64);
-    if (!pool->base || !pool->blocks)
+    pool->device = device;
+    pool->bytes = bytes;
+    if ((status = device->ops->alloc(device, KNI_ALLOC_TAG_POOL, bytes, &pool->at, err)))
         goto done;
-    pool->host = opts->order == KNI_POOL_ORDER_LAYER ? kni_kv_host_by_layer(&opts->layout, pool->base, opts->n_blocks, NULL, 0)
-                                                     : kni_kv_host_by_block(&opts->layout, pool->base, NULL, 0);
+    status = KN_E_NOMEM;
+    pool->blocks = kni_calloc(KNI_ALLOC_TAG_POOL, (size_t)opts->n_blocks * sizeof *pool->blocks, 64);
+    if (!pool->blocks)
+        goto done;
+    pool->all = opts->order == KNI_POOL_ORDER_LAYER ? kni_kv_pool_by_layer(&opts->layout, device, pool->at, opts->n_blocks)
+                                                    : kni_kv_pool_by_block(&opts->layout, device, pool->at);
     if (pool->has_index && kni_prefix_index_init(&pool->index, opts->n_blocks))
         goto done;
     for (uint32_t i = 0; i < opts->n_blocks; i++)
@@ -105,7 +108,9 @@ enum kn_status kni_pool_open(struct kni_pool **out, const struct kni_pool_opts *
     status = KN_OK;
 done:
     kni_pool_close(&pool);
-    return status ? kni_err_set(err, status, "no memory for a pool of %zu bytes: set a smaller pool", bytes) : KN_OK;
+    if (status == KN_E_NOMEM)
+        return kni_err_set(err, status, "no memory for a pool of %zu bytes: set a smaller pool", bytes);
+    return status;
 }
 
 void kni_pool_close(struct kni_pool **pool)
@@ -115,7 +120,8 @@ void kni_pool_close(struct kni_pool **pool)
         return;
     kni_prefix_index_fini(&p->index);
     kni_free(p->blocks);
-    kni_free(p->base);
+    if (p->at.at) /* where the device refuses, its close says what is left */
+        p->device->ops->free(p->device, p->at, p->bytes, NULL);
     kni_free(p);
     *pool = NULL;
 }
@@ -127,10 +133,15 @@ struct kni_kv_layout kni_pool_layout(const struct kni_pool *pool)
 
 struct kni_kv_view kni_pool_view(const struct kni_pool *pool, const uint32_t *block_ids, uint32_t n_blocks)
 {
-    struct kni_kv_view view = kni_kv_view_of(&pool->host);
+    struct kni_kv_view view = pool->all;
     view.block_ids = block_ids;
     view.n_blocks = n_blocks;
     return view;
+}
+
+struct kni_device *kni_pool_device(const struct kni_pool *pool)
+{
+    return pool->device;
 }
 
 struct kni_pool_stats kni_pool_get_stats(const struct kni_pool *pool)
@@ -202,12 +213,18 @@ bool kni_pool_is_writable(const struct kni_pool *pool, uint32_t block)
     return pool->blocks[block].n_refs == 1 && !is_indexed(pool, block);
 }
 
-static void copy_block(struct kni_pool *pool, uint32_t to, uint32_t from)
+/* False: the device failed. */
+static bool copy_block(struct kni_pool *pool, uint32_t to, uint32_t from)
 {
-    const uint32_t ids[2] = {to, from};
-    struct kni_kv_host h = pool->host;
-    h.block_ids = ids;
-    kni_kv_block_copy(&h, 0, &h, 1);
+    const struct kni_device_ops *ops = pool->device->ops;
+    const size_t bytes = kni_kv_part_values(&pool->layout) * 2;
+    if (pool->all.block_stride == kni_kv_block_values(&pool->layout)) /* in one piece */
+        return !ops->copy_block(pool->device, NULL, kni_kv_part_addr(&pool->all, 0, 0, to), kni_kv_part_addr(&pool->all, 0, 0, from),
+                                kni_kv_block_bytes(&pool->layout), NULL);
+    for (uint32_t k = 0; k < 2 * pool->layout.n_layer; k++)
+        if (ops->copy_block(pool->device, NULL, kni_kv_part_addr(&pool->all, k / 2, k % 2, to), kni_kv_part_addr(&pool->all, k / 2, k % 2, from), bytes, NULL))
+            return false;
+    return true;
 }
 
 bool kni_pool_make_writable(struct kni_pool *pool, uint32_t *block)
@@ -217,7 +234,10 @@ bool kni_pool_make_writable(struct kni_pool *pool, uint32_t *block)
     if (kni_pool_is_writable(pool, old))
         return true;
     if (kni_pool_take(pool, &copy)) {
-        copy_block(pool, copy, old);
+        if (!copy_block(pool, copy, old)) {
+            kni_pool_unref(pool, copy);
+            return false;
+        }
         pool->blocks[copy].quality = pool->blocks[old].quality;
         kni_pool_unref(pool, old);
         *block = copy;

@@ -25,6 +25,7 @@
 #ifndef KNI_KV_POOL_H
 #define KNI_KV_POOL_H
 
+#include "device/device.h"
 #include "kv/prefix_index.h"
 
 struct kni_pool;
@@ -34,15 +35,16 @@ enum kni_pool_order { KNI_POOL_ORDER_DEFAULT = 0, KNI_POOL_ORDER_BLOCK, KNI_POOL
 
 struct kni_pool_opts {
     struct kni_kv_layout layout;
-    uint32_t n_blocks;    /* at least 1 */
-    bool no_prefix_index; /* blocks are never cached */
+    uint32_t n_blocks;         /* at least 1 */
+    bool no_prefix_index;      /* blocks are never cached */
+    struct kni_device *device; /* whose memory the blocks lie in; borrowed until close; NULL: kni_device_cpu() */
     enum kni_pool_order order; /* default: by block */
 };
 
 struct kni_pool_stats { uint32_t n_blocks, n_free_blocks, n_cached_blocks; };
 
-/* Memory: n_blocks * kni_kv_block_bytes, page aligned, tag POOL, huge pages where the system gives them; touched only when
- * written. Errors: KN_E_ARG, KN_E_NOMEM. */
+/* Memory: n_blocks * kni_kv_block_bytes of the device (ops->alloc); on the CPU page aligned, tag POOL, huge pages where
+ * the system gives them, touched only when written. Errors: KN_E_ARG, KN_E_NOMEM, and those of the device. */
 enum kn_status kni_pool_open(struct kni_pool **out, const struct kni_pool_opts *opts, struct kn_err *err);
 /* No block may be referenced by anyone who still uses it. NULL is fine. */
 void kni_pool_close(struct kni_pool **pool);
@@ -50,6 +52,7 @@ void kni_pool_close(struct kni_pool **pool);
 struct kni_kv_layout kni_pool_layout(const struct kni_pool *pool);
 /* A sequence of the pool's blocks; the table is borrowed. */
 struct kni_kv_view kni_pool_view(const struct kni_pool *pool, const uint32_t *block_ids, uint32_t n_blocks);
+struct kni_device *kni_pool_device(const struct kni_pool *pool);
 struct kni_pool_stats kni_pool_get_stats(const struct kni_pool *pool);
 /* Blocks that kni_pool_take can still give: free or cached. */
 uint32_t kni_pool_available(const struct kni_pool *pool);

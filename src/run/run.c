@@ -157,7 +157,7 @@ static bool item_is_valid(const struct kni_run *r, const struct kni_run_item *it
     for (uint32_t i = 0; it->rows && i < it->n_logits; i++)
         if (!row_is_valid(r, &it->rows[i]))
             return false;
-    if (!it->kv.k || !it->kv.v || !it->kv.block_ids || l->n_layer != r->layout.n_layer || l->n_kv_head != r->layout.n_kv_head ||
+    if (!it->kv.k.at || !it->kv.v.at || !it->kv.block_ids || l->n_layer != r->layout.n_layer || l->n_kv_head != r->layout.n_kv_head ||
         l->d_head != r->layout.d_head || l->type != r->layout.type)
         return false;
     if ((uint64_t)it->kv.n_blocks * KNI_BLOCK_TOKENS < (uint64_t)it->first_pos + it->n_tokens)

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool alone: open's refusals, states of a block, copy on write, allocation failures. Random walks: seq_test.c. */
+/* The pool alone: open's refusals, states of a block, copy on write, its device, failures. Random walks: seq_test.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "device/cpu/device_cpu.h"
 #include "kv/pool.h"
 
 static const struct kni_kv_layout layout = {.n_layer = 2, .n_kv_head = 3, .d_head = 4, .type = KN_KV_TYPE_F16};
@@ -24,7 +27,7 @@ static void test_open(void **state)
     assert_non_null(strstr(err.text, "bytes"));
     struct kni_pool_opts o = {.layout = layout, .n_blocks = 4};
     assert_int_equal(kni_pool_open(&pool, &o, &err), KN_OK);
-    assert_int_equal((uintptr_t)kni_pool_view(pool, NULL, 0).k % 64, 0);
+    assert_int_equal(kni_pool_view(pool, NULL, 0).k.at % 64, 0);
     assert_int_equal(kni_pool_available(pool), 4);
     kni_pool_close(&pool);
     assert_null(pool);
@@ -101,6 +104,108 @@ static void test_check_finds_damage(void **state)
     kni_pool_close(&pool);
 }
 
+/* Memory and copies come from the device that the pool is given, and go back to it. A twin that delays copies in queues
+ * must not delay the pool's own, which its callers cannot wait for. */
+static void test_on_a_device(void **state)
+{
+    (void)state;
+    const uint64_t tagged = kni_alloc_get_stats(KNI_ALLOC_TAG_POOL).current_bytes;
+    const size_t block_bytes = kni_kv_block_bytes(&layout);
+    struct kni_device *device;
+    struct kni_device_cpu_opts little = {.memory_bytes = 2 * block_bytes, .delay_queries = 5};
+    assert_int_equal(kni_device_cpu_open(&device, &little, NULL), KN_OK);
+    struct kni_pool *pool;
+    struct kn_err err = {0};
+    struct kni_pool_opts o = {.layout = layout, .n_blocks = 3, .device = device};
+    assert_int_equal(kni_pool_open(&pool, &o, &err), KN_E_NOMEM);
+    assert_null(pool);
+    assert_int_equal(err.status, KN_E_NOMEM);
+    assert_non_null(strstr(err.text, "set a smaller pool"));
+    o.n_blocks = 2;
+    assert_int_equal(kni_pool_open(&pool, &o, &err), KN_OK);
+    assert_ptr_equal(kni_pool_device(pool), device);
+    assert_int_equal(device->ops->get_stats(device).alloc_bytes, 2 * block_bytes);
+    assert_true(kni_alloc_get_stats(KNI_ALLOC_TAG_POOL).current_bytes >= tagged + 2 * block_bytes);
+    const struct kni_kv_view all = kni_pool_view(pool, NULL, 0);
+    assert_ptr_equal(all.device, device);
+    assert_true(kni_kv_is_host(&all));
+    assert_int_equal(kni_kv_part_addr(&all, 0, 0, 1).at - kni_kv_part_addr(&all, 0, 0, 0).at, block_bytes);
+    uint32_t a, mine;
+    assert_true(kni_pool_take(pool, &a));
+    memset(device->ops->host(device, kni_kv_part_addr(&all, 0, 0, a)), 0x5a, block_bytes);
+    kni_pool_ref(pool, a);
+    mine = a;
+    assert_true(kni_pool_make_writable(pool, &mine)); /* copies */
+    assert_int_not_equal(mine, a);
+    assert_memory_equal(device->ops->host(device, kni_kv_part_addr(&all, 0, 0, mine)),
+                        device->ops->host(device, kni_kv_part_addr(&all, 0, 0, a)), block_bytes);
+    kni_pool_unref(pool, mine);
+
+    /* A copy that the device refuses leaves the caller with what it had. */
+    struct kni_device_queue *queue;
+    assert_int_equal(device->ops->queue_open(device, &queue, &err), KN_OK);
+    assert_int_equal(device->ops->copy_block(device, queue, kni_kv_part_addr(&all, 0, 0, mine),
+                                             kni_kv_part_addr(&all, 0, 0, a), block_bytes, &err),
+                     KN_OK); /* under way in the free block */
+    kni_pool_ref(pool, a);
+    mine = a;
+    assert_false(kni_pool_make_writable(pool, &mine));
+    assert_int_equal(mine, a);
+    assert_int_equal(kni_pool_refs(pool, a), 2);
+    assert_int_equal(kni_pool_available(pool), 1);
+    assert_null(kni_pool_check(pool));
+    device->ops->queue_close(device, &queue);
+    kni_pool_close(&pool);
+    const struct kni_device_stats s = device->ops->get_stats(device), empty = {0};
+    assert_memory_equal(&s, &empty, sizeof s);
+    assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_POOL).current_bytes, tagged);
+    device->ops->close(&device);
+}
+
+static void test_on_the_process_device(void **state)
+{
+    (void)state;
+    struct kni_device *device = kni_device_cpu();
+    const uint64_t before = device->ops->get_stats(device).alloc_bytes;
+    struct kni_pool *pool;
+    struct kni_pool_opts o = {.layout = layout, .n_blocks = 3};
+    assert_int_equal(kni_pool_open(&pool, &o, NULL), KN_OK);
+    assert_ptr_equal(kni_pool_device(pool), device);
+    assert_int_equal(device->ops->get_stats(device).alloc_bytes, before + 3 * kni_kv_block_bytes(&layout));
+    kni_pool_close(&pool);
+    assert_int_equal(device->ops->get_stats(device).alloc_bytes, before);
+}
+
+/* A pool of 2 MB and more begins at a page of that size and asks for such pages: smaps says "hg". */
+static void test_huge_pages(void **state)
+{
+    (void)state;
+    const size_t huge = (size_t)2 << 20;
+    if (access("/sys/kernel/mm/transparent_hugepage", F_OK)) {
+        print_message("skipped: this kernel has no transparent huge pages\n");
+        skip();
+    }
+    struct kni_pool *pool;
+    struct kni_pool_opts o = {.layout = layout, .n_blocks = (uint32_t)(3 * huge / kni_kv_block_bytes(&layout))};
+    assert_int_equal(kni_pool_open(&pool, &o, NULL), KN_OK);
+    const uintptr_t base = (uintptr_t)kni_device_cpu()->ops->host(kni_device_cpu(), kni_pool_view(pool, NULL, 0).k);
+    assert_int_equal(base % huge, 0);
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    assert_non_null(maps);
+    char line[512];
+    bool inside = false, asked = false;
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long from, to;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            inside = base >= from && base < to;
+        else if (inside && !strncmp(line, "VmFlags:", 8))
+            asked = strstr(line, " hg") != NULL;
+    }
+    fclose(maps);
+    assert_true(asked);
+    kni_pool_close(&pool);
+}
+
 static void test_alloc_failures(void **state)
 {
     (void)state;
@@ -128,6 +233,7 @@ static void test_alloc_failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_open), cmocka_unit_test(test_states), cmocka_unit_test(test_check_finds_damage),
-                                       cmocka_unit_test(test_alloc_failures)};
+                                       cmocka_unit_test(test_on_a_device), cmocka_unit_test(test_on_the_process_device),
+                                       cmocka_unit_test(test_huge_pages), cmocka_unit_test(test_alloc_failures)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,7 +129,7 @@ static void bad_arguments_write_nothing(void **state)
     EXPECT_ARG(bad.first_pos = UINT32_MAX);
     EXPECT_ARG(bad.kv.n_blocks = 0);
     EXPECT_ARG(bad.first_pos = 10; bad.kv.n_blocks = 1);
-    EXPECT_ARG(bad.kv.k = NULL);
+    EXPECT_ARG(bad.kv.k.at = 0);
     EXPECT_ARG(bad.kv.block_ids = NULL);
     EXPECT_ARG(bad.kv.layout.d_head = 64);
     EXPECT_ARG(bad.kv.layout.n_layer++);
