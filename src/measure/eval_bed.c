@@ -142,7 +142,8 @@ bool kni_eval_bed_is_same(const struct kni_eval_bed *bed)
 enum kn_status kni_eval_bed_run(struct kni_eval_bed *bed, const struct kni_kv_host *view, const int32_t *tokens, uint32_t at, uint32_t n, uint32_t n_logits,
                                 struct kn_err *err)
 {
-    struct kni_run_item item = {.kv = kni_kv_view_of(view), .tokens = tokens, .n_tokens = n, .first_pos = bed->n_prefix + at, .n_logits = n_logits, .logits = bed->rows};
+    struct kni_run_item item = {.kv = kni_kv_view_of(view), .tokens = tokens, .n_tokens = n, .first_pos = bed->n_prefix + at,
+                                .want = n_logits ? KNI_RUN_WANT_LOGITS : KNI_RUN_WANT_NOTHING, .n_logits = n_logits, .logits = bed->rows};
     enum kn_status status = kni_run_step(bed->run, &item, 1);
     if (status)
         return kni_err_set(err, status, "the step at position %u failed: are all tokens of the model's vocabulary?", bed->n_prefix + at);

@@ -154,6 +154,23 @@ struct kn_model *kni_model_ref(struct kn_model *model)
     return model;
 }
 
+enum kn_status kni_model_get_packed(const struct kni_packed **out, struct kn_model *m, const char *form, kni_pack_fn pack, void *user, struct kn_err *err)
+{
+    enum kn_status status = KN_OK;
+    pthread_mutex_lock(&m->packed_lock);
+    struct kni_packed *packed = m->packed;
+    while (packed && strcmp(packed->form, form) != 0)
+        packed = packed->next;
+    if (!packed && !(status = pack(&packed, m, user, err))) {
+        packed->form = form;
+        packed->next = m->packed;
+        m->packed = packed;
+    }
+    *out = packed;
+    pthread_mutex_unlock(&m->packed_lock);
+    return status;
+}
+
 void kn_model_close(struct kn_model **model)
 {
     struct kn_model *m = model ? *model : NULL;
@@ -163,8 +180,11 @@ void kn_model_close(struct kn_model **model)
     /* Release pairs with the acquire of whoever drops the last reference: all uses happen before the memory goes. */
     if (atomic_fetch_sub_explicit(&m->n_refs, 1, memory_order_acq_rel) != 1)
         return;
-    if (m->packed)
-        m->packed_close(m->packed);
+    while (m->packed) {
+        struct kni_packed *packed = m->packed;
+        m->packed = packed->next;
+        packed->close(packed);
+    }
     pthread_mutex_destroy(&m->packed_lock);
     kni_tokenizer_fini(m->tokenizer);
     kni_parts_close(&m->parts); /* their list lies in the arena */

@@ -64,6 +64,14 @@ struct kni_gguf;
 struct kni_tokenizer;
 struct kni_chat;
 
+/* Weights in the form that a device's products want. First member of what holds them; the model's list owns it. */
+struct kni_packed {
+    struct kni_packed *next;
+    const char *form; /* names device and form, such as "cpu panels": who makes it; static string */
+    void (*close)(struct kni_packed *packed); /* frees all of it */
+};
+typedef enum kn_status (*kni_pack_fn)(struct kni_packed **out, struct kn_model *model, void *user, struct kn_err *err);
+
 struct kn_model {
     _Atomic uint32_t n_refs;
     struct kni_arena arena; /* everything below that is not the file */
@@ -75,13 +83,16 @@ struct kn_model {
     struct kni_hparams hparams;
     const struct kni_tensor *tok_embd, *output_norm, *output; /* output == tok_embd when tied */
     struct kni_layer *layers;                                  /* n_layer */
-    pthread_mutex_t packed_lock; /* guards the two below */
-    void *packed;                /* the weights as the kernels want them, made by the first run: run/weights.h */
-    void (*packed_close)(void *packed);
+    pthread_mutex_t packed_lock; /* guards the list below */
+    struct kni_packed *packed;   /* weights as devices want them, one entry a form: kni_model_get_packed */
 };
 
 /* Says that these bytes of a tensor are not needed for now: kni_file_map_release. */
 void kni_model_release(const struct kn_model *model, const void *at, size_t n_bytes);
+/* The weights in this form: those that are there, or else those that pack makes of the model (which stay until its last reference goes).
+ * So runs of one form share them, and runs of several devices have each its own. Borrowed. pack sets close; its failure is
+ * returned. Any thread; waits while another one packs. */
+enum kn_status kni_model_get_packed(const struct kni_packed **out, struct kn_model *model, const char *form, kni_pack_fn pack, void *user, struct kn_err *err);
 /* A reference of the caller's own, dropped by kn_model_close; returns model. Any thread. */
 struct kn_model *kni_model_ref(struct kn_model *model);
 

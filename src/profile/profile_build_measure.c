@@ -159,7 +159,7 @@ enum kn_status kni_build_score(struct kni_build *b, struct kni_build_held *h, bo
     for (; s.at < h->n_score && status == KN_OK; s.at += s.n) {
         s.n = h->n_score - s.at < KNI_BUILD_SCORE_TOKENS ? h->n_score - s.at : KNI_BUILD_SCORE_TOKENS;
         struct kni_run_item item = {.kv = kni_kv_view_of(&b->view), .tokens = h->text->tokens + h->n_prefix + s.at, .n_tokens = s.n, .first_pos = h->n_prefix + s.at,
-                                    .n_logits = s.n, .logits = b->logits};
+                                    .want = KNI_RUN_WANT_LOGITS, .n_logits = s.n, .logits = b->logits};
         status = kni_run_step(b->run, &item, 1);
         if (status) {
             kni_err_set(b->err, status, "the model cannot run a held-back text at token %u", h->n_prefix + s.at);

@@ -28,7 +28,7 @@
 _Static_assert(KNI_RUN_COLS % KNI_LOGIT_BLOCK == 0 && KNI_RUN_LOGIT_COLS % KNI_LOGIT_BLOCK == 0, "a unit of logits is whole blocks");
 
 struct worker {
-    struct kni_run *run;
+    struct kni_run_cpu *run;
     uint32_t index, n_workers;
     float *scratch; /* kernels' */
     float *tile;    /* [KNI_RUN_TILE_ROWS][KNI_RUN_COLS] or [KNI_RUN_FEW_ROWS][KNI_RUN_LOGIT_COLS] */
@@ -54,7 +54,7 @@ static uint32_t share(const struct worker *w, uint32_t n, uint32_t which)
     return (uint32_t)((uint64_t)n * (w->index + which) / w->n_workers);
 }
 
-static bool is_small(const struct kni_run *r)
+static bool is_small(const struct kni_run_cpu *r)
 {
     return r->n_rows <= KNI_RUN_FEW_ROWS;
 }
@@ -71,20 +71,20 @@ static const float *vector(const struct kni_tensor *t)
 
 static void embed(struct worker *w)
 {
-    struct kni_run *r = w->run;
+    struct kni_run_cpu *r = w->run;
     const struct kni_hparams *hp = &r->model->hparams;
     const struct kni_tensor *t = r->model->tok_embd;
     const struct kni_dtype_info *info = kni_dtype_get_info(t->type);
     size_t row_bytes = (size_t)(hp->n_embd / info->block_values) * info->block_bytes;
     uint32_t n_pairs = hp->rope_dim / 2;
     for (uint32_t i = share(w, r->n_rows, 0); i < share(w, r->n_rows, 1); i++) {
-        const uint8_t *src = (const uint8_t *)t->data + (size_t)*r->row_token[i] * row_bytes;
+        const uint8_t *src = (const uint8_t *)t->data + (size_t)r->plan->row_token[i] * row_bytes;
         r->kernels.dequant[t->type](src, r->x + (size_t)i * hp->n_embd, hp->n_embd);
         if (hp->embed_scale != 1.0f)
             r->kernels.scale(r->x + (size_t)i * hp->n_embd, hp->embed_scale, hp->n_embd);
         for (uint32_t k = 0; k < hp->n_ropes; k++) {
             size_t at = ((size_t)k * r->opts.max_tokens + i) * n_pairs;
-            kni_rope_table(r->cos_rows + at, r->sin_rows + at, r->row_pos[i], n_pairs, r->freqs + (size_t)k * n_pairs);
+            kni_rope_table(r->cos_rows + at, r->sin_rows + at, r->plan->row_pos[i], n_pairs, r->freqs + (size_t)k * n_pairs);
         }
     }
 }
@@ -110,7 +110,7 @@ static struct input input_of(const float *x, const struct kni_xblock *blocks, ui
 /* Normalised rows of x: the worker's own copy when rows are few, otherwise shared, behind a barrier. */
 static struct input normalise(struct worker *w, const struct kni_tensor *norm)
 {
-    struct kni_run *r = w->run;
+    struct kni_run_cpu *r = w->run;
     const struct kni_hparams *hp = &r->model->hparams;
     bool small = is_small(r);
     float *h = small ? w->h : r->h;
@@ -129,7 +129,7 @@ static struct input normalise(struct worker *w, const struct kni_tensor *norm)
 /* Attention's output, the same way. */
 static struct input attended(struct worker *w)
 {
-    struct kni_run *r = w->run;
+    struct kni_run_cpu *r = w->run;
     uint32_t n_in = r->model->hparams.n_head * r->model->hparams.d_head;
     bool small = is_small(r);
     struct kni_xblock *blocks = small ? w->hq : r->xq;
@@ -150,7 +150,7 @@ static void linear(struct worker *w, const struct kni_panels *m, struct input in
 
 static void project_qkv(struct worker *w, const struct kni_layer_panels *layer, struct input h, uint32_t counter)
 {
-    struct kni_run *r = w->run;
+    struct kni_run_cpu *r = w->run;
     uint32_t unit, n_q = units_of(layer->wq.n_out, KNI_RUN_COLS), n_k = units_of(layer->wk.n_out, KNI_RUN_COLS);
     while (take(w, counter, n_q + 2 * n_k, &unit)) {
         if (unit < n_q)
@@ -171,13 +171,13 @@ static void add(float *x, const struct kni_tensor *bias, uint32_t n)
 /* Biases, norms of heads and rotation of q and k; writes k and v, rounded to 16 bits, into the pool. */
 static void rotate_and_store(struct worker *w, const struct kni_layer *layer, uint32_t index)
 {
-    struct kni_run *r = w->run;
+    struct kni_run_cpu *r = w->run;
     const struct kni_hparams *hp = &r->model->hparams;
     uint32_t n_pairs = hp->rope_dim / 2, d = hp->d_head;
     kni_rope_fn rope = r->kernels.rope[hp->rope_style];
     kni_to_half_fn to_half = r->kernels.to_half[r->opts.kv_type];
     for (uint32_t i = share(w, r->n_rows, 0); i < share(w, r->n_rows, 1); i++) {
-        const struct kni_kv_host kv = kni_kv_host_of(&r->items[r->row_item[i]].kv);
+        const struct kni_kv_host kv = kni_kv_host_of(&r->plan->items[r->plan->row_item[i]].kv);
         size_t table = ((size_t)layer->rope * r->opts.max_tokens + i) * n_pairs, at_q = (size_t)i * hp->n_head * d, at_kv = (size_t)i * hp->n_kv_head * d;
         const float *cos_row = r->cos_rows + table, *sin_row = r->sin_rows + table;
         add(r->q + at_q, layer->bq, hp->n_head * d);
@@ -189,15 +189,15 @@ static void rotate_and_store(struct worker *w, const struct kni_layer *layer, ui
                 r->kernels.rmsnorm(q, q, vector(layer->q_norm), d, hp->rms_eps);
             rope(q, cos_row, sin_row, n_pairs);
         }
-        if (r->tap)
-            r->tap(r->tap_user, w->index, index, r->row_pos[i], r->q + at_q);
+        if (r->plan->tap)
+            r->plan->tap(r->plan->tap_user, w->index, index, r->plan->row_pos[i], r->q + at_q);
         for (uint32_t head = 0; head < hp->n_kv_head; head++) {
             float *k = r->k + at_kv + (size_t)head * d, *v = r->v + at_kv + (size_t)head * d;
             if (layer->k_norm)
                 r->kernels.rmsnorm(k, k, vector(layer->k_norm), d, hp->rms_eps);
             rope(k, cos_row, sin_row, n_pairs);
-            to_half(kni_kv_row(&kv, index, 0, head, r->row_pos[i]), k, d);
-            to_half(kni_kv_row(&kv, index, 1, head, r->row_pos[i]), v, d);
+            to_half(kni_kv_row(&kv, index, 0, head, r->plan->row_pos[i]), k, d);
+            to_half(kni_kv_row(&kv, index, 1, head, r->plan->row_pos[i]), v, d);
         }
     }
 }
@@ -222,14 +222,14 @@ static void attend_parts(struct worker *w, const struct kni_attn_args *a, uint32
 }
 
 /* The partial of share of the heads, of the n-th part. */
-static float *part_at(const struct kni_run *r, uint32_t n, uint32_t share_of_heads)
+static float *part_at(const struct kni_run_cpu *r, uint32_t n, uint32_t share_of_heads)
 {
     return r->parts + ((size_t)n * r->n_splits + share_of_heads) * kni_attn_part_floats(r->layout.n_kv_head / r->n_splits * r->group, r->layout.d_head);
 }
 
 static void attend(struct worker *w, uint32_t layer, uint32_t counter)
 {
-    struct kni_run *r = w->run;
+    struct kni_run_cpu *r = w->run;
     uint32_t n_kv_head = r->layout.n_kv_head, d = r->layout.d_head, n_heads = n_kv_head / r->n_splits, n_tiles = r->n_tiles * n_kv_head, index;
     size_t head_q = (size_t)r->group * d, ldq = n_kv_head * head_q;
     struct kni_attn_args a = {.kernels = &r->kernels, .layer = layer, .group = r->group, .scale = r->model->hparams.attn_scale, .softcap = r->model->hparams.attn_softcap,
@@ -242,7 +242,7 @@ static void attend(struct worker *w, uint32_t layer, uint32_t counter)
         const struct kni_run_unit *u = &r->units[is_tile ? index / n_kv_head : r->n_tiles + piece / r->n_splits];
         a.n_heads = is_tile ? 1 : n_heads;
         a.kv_head = is_tile ? index % n_kv_head : part * n_heads;
-        const struct kni_kv_host kv = kni_kv_host_of(&r->items[u->item].kv);
+        const struct kni_kv_host kv = kni_kv_host_of(&r->plan->items[u->item].kv);
         a.kv = &kv;
         a.q = a.out = r->q + u->row * ldq + a.kv_head * head_q;
         a.n_tokens = u->n_tokens;
@@ -273,7 +273,7 @@ static void attend(struct worker *w, uint32_t layer, uint32_t counter)
 /* ff = act(gate) * up for some columns, and their block of the quantised form: up stays in a tile of the worker. */
 static struct input gate_up(struct worker *w, const struct kni_layer_panels *layer, struct input h, uint32_t counter)
 {
-    struct kni_run *r = w->run;
+    struct kni_run_cpu *r = w->run;
     uint32_t n_embd = r->model->hparams.n_embd, n_ff = r->model->hparams.n_ff, unit;
     struct input out = input_of(r->ff, r->ffq, n_ff);
     while (take(w, counter, units_of(n_ff, KNI_RUN_COLS), &unit)) {
@@ -298,7 +298,7 @@ static struct input gate_up(struct worker *w, const struct kni_layer_panels *lay
 /* x += norm(x_in * m), or without a norm x += x_in * m. */
 static void add_linear(struct worker *w, const struct kni_panels *m, const struct kni_tensor *norm, struct input in, uint32_t counter)
 {
-    struct kni_run *r = w->run;
+    struct kni_run_cpu *r = w->run;
     uint32_t unit, n_embd = m->n_out;
     while (take(w, counter, units_of(n_embd, KNI_RUN_COLS), &unit))
         linear(w, m, in, unit, norm ? r->h : r->x, !norm);
@@ -322,12 +322,12 @@ static void cap(float *logit, uint32_t n, float c)
 
 static void logits(struct worker *w, uint32_t counter)
 {
-    struct kni_run *r = w->run;
+    struct kni_run_cpu *r = w->run;
     const struct kni_hparams *hp = &r->model->hparams;
     const struct kni_panels *output = &r->weights->output;
     uint32_t n_embd = hp->n_embd, n_vocab = output->n_out, unit, first = share(w, r->n_outs, 0), end = share(w, r->n_outs, 1);
     for (uint32_t i = first; i < end; i++)
-        r->kernels.rmsnorm(r->h + (size_t)i * n_embd, r->x + (size_t)r->out_row[i] * n_embd, vector(r->model->output_norm), n_embd,
+        r->kernels.rmsnorm(r->h + (size_t)i * n_embd, r->x + (size_t)r->plan->out_row[i] * n_embd, vector(r->model->output_norm), n_embd,
                            hp->rms_eps);
     quantise_rows(w, r->xq, r->h, n_embd, first, end);
     barrier(w);
@@ -342,7 +342,7 @@ static void logits(struct worker *w, uint32_t counter)
                 .y = w->tile, .ldy = n_cols, .scratch = w->scratch});
             for (uint32_t i = 0; i < n; i++) {
                 cap(w->tile + (size_t)i * n_cols, n_cols, hp->logit_softcap);
-                memcpy(r->out_logits[row + i] + col0, w->tile + (size_t)i * n_cols, n_cols * sizeof(float));
+                memcpy(r->plan->out_logits[row + i] + col0, w->tile + (size_t)i * n_cols, n_cols * sizeof(float));
                 kni_run_note_logits(r, row + i, w->tile + (size_t)i * n_cols, col0, n_cols);
             }
         }
@@ -351,7 +351,7 @@ static void logits(struct worker *w, uint32_t counter)
 
 void kni_run_forward(void *arg, uint32_t index, uint32_t n_workers)
 {
-    struct kni_run *r = arg;
+    struct kni_run_cpu *r = arg;
     struct worker w = {.run = r, .index = index, .n_workers = n_workers, .scratch = r->scratch + index * r->scratch_floats};
     w.tile = w.scratch + r->scratch_floats - r->tile_floats;
     w.h = w.tile - (size_t)KNI_RUN_FEW_ROWS * r->model->hparams.n_embd;

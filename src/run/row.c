@@ -13,12 +13,12 @@
 
 #include "run/workspace.h"
 
-static float *max_of(const struct kni_run *r, uint32_t i)
+static float *max_of(const struct kni_run_cpu *r, uint32_t i)
 {
     return r->row_max + (size_t)i * r->n_blocks;
 }
 
-static float *sums_of(const struct kni_run *r, uint32_t i, uint32_t which)
+static float *sums_of(const struct kni_run_cpu *r, uint32_t i, uint32_t which)
 {
     return r->row_sums + ((size_t)i * 2 + which) * r->n_blocks;
 }
@@ -39,9 +39,9 @@ static bool is_wanted(const struct kni_run_row *row)
     return row && (row->sampler || row->want_logprob);
 }
 
-void kni_run_note_logits(const struct kni_run *r, uint32_t i, const float *x, uint32_t first, uint32_t n)
+void kni_run_note_logits(const struct kni_run_cpu *r, uint32_t i, const float *x, uint32_t first, uint32_t n)
 {
-    const struct kni_run_row *row = r->out_rows[i];
+    const struct kni_run_row *row = r->plan->out_rows[i];
     const uint32_t b = first / KNI_LOGIT_BLOCK;
     if (!is_wanted(row))
         return;
@@ -70,12 +70,12 @@ bool kni_run_row_is_usable(const float *logits, uint32_t n_vocab)
     return i < n_vocab;
 }
 
-void kni_run_make_row(const struct kni_run *r, uint32_t i, uint32_t worker)
+void kni_run_make_row(const struct kni_run_cpu *r, uint32_t i, uint32_t worker)
 {
-    struct kni_run_row *row = r->out_rows[i];
+    struct kni_run_row *row = r->plan->out_rows[i];
     if (!is_wanted(row))
         return;
-    struct kni_logits l = {.kernels = &r->kernels, .n = r->model->hparams.n_vocab, .x = r->out_logits[i], .max = max_of(r, i), .sum = sums_of(r, i, 0),
+    struct kni_logits l = {.kernels = &r->kernels, .n = r->model->hparams.n_vocab, .x = r->plan->out_logits[i], .max = max_of(r, i), .sum = sums_of(r, i, 0),
                            .scratch = r->row_scratch + worker * kni_logits_scratch_floats(r->model->hparams.n_vocab)};
     double norm = 0;
     row->status = kni_logits_any_finite(&l) ? KN_OK : KN_E_NOT_FINITE;

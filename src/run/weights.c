@@ -58,15 +58,15 @@ static void pack(void *arg, uint32_t worker, uint32_t n_workers)
     }
 }
 
-static void weights_close(void *weights)
+static void weights_close(struct kni_packed *packed)
 {
-    struct kni_weights *w = weights;
+    struct kni_weights *w = (struct kni_weights *)(void *)packed; /* its first member */
     kni_free(w->data);
     kni_free(w->layers);
     kni_free(w);
 }
 
-static enum kn_status weights_open(struct kni_weights **out, const struct kn_model *m, struct kni_threads *threads, struct kn_err *err)
+static enum kn_status weights_open(struct kni_packed **out, struct kn_model *m, void *threads, struct kn_err *err)
 {
     struct kni_weights *w = kni_calloc(KNI_ALLOC_TAG_MODEL, sizeof *w, 0);
     const struct kni_tensor *src;
@@ -96,27 +96,19 @@ static enum kn_status weights_open(struct kni_weights **out, const struct kn_mod
     kni_threads_run(threads, pack, &j);
     for (uint32_t i = 0; i < m->parts.n; i++) /* pages that two units shared */
         kni_file_map_release(&m->parts.parts[i].map, m->parts.parts[i].map.data, m->parts.parts[i].map.n_bytes);
-    *out = w;
+    w->packed.close = weights_close;
+    *out = &w->packed;
     return KN_OK;
 no_memory:
     if (w)
-        weights_close(w);
+        weights_close(&w->packed);
     return kni_err_set(err, KN_E_NOMEM, "run: no memory for %zu bytes of packed weights; use a smaller model", total);
 }
 
 enum kn_status kni_weights_get(const struct kni_weights **out, struct kn_model *model, struct kni_threads *threads, struct kn_err *err)
 {
-    enum kn_status status = KN_OK;
-    pthread_mutex_lock(&model->packed_lock);
-    if (!model->packed) {
-        struct kni_weights *w = NULL;
-        status = weights_open(&w, model, threads, err);
-        if (status == KN_OK) {
-            model->packed = w;
-            model->packed_close = weights_close;
-        }
-    }
-    *out = model->packed;
-    pthread_mutex_unlock(&model->packed_lock);
+    const struct kni_packed *packed;
+    enum kn_status status = kni_model_get_packed(&packed, model, "cpu panels", weights_open, threads, err);
+    *out = (const struct kni_weights *)(const void *)packed;
     return status;
 }

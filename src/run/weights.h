@@ -4,7 +4,8 @@
  *
  *     file: row-major blocks  --all workers, matrix by matrix-->  one allocation of panels, in huge pages where given
  *
- * The model keeps them (kn_model.packed) until its last reference goes, so several engines share them. Packed parts of the file
+ * The model keeps them (kni_model_get_packed) until its last reference goes, so several engines share them. Panels are the same for every
+ * CPU level, so runs of all levels share them too; another device has a form of its own beside it. Packed parts of the file
  * are given back to the system as packing goes on: resident memory is one copy. The embedding stays readable in the
  * file, whose pages come back by themselves.
  */
@@ -20,6 +21,7 @@ struct kni_layer_panels {
 };
 
 struct kni_weights {
+    struct kni_packed packed; /* first */
     struct kni_panels output;
     struct kni_layer_panels *layers;
     uint8_t *data;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a run holds: one allocation, laid out here, shared by run.c (open, checks, plan) and forward.c (the layers).
+ * What a run on CPU holds: one allocation, laid out here, shared by run_cpu.c (open, plan of attention) and forward.c (the layers).
  * T = max_tokens, W = workers.
  *
- *     struct kni_run | frequencies | x h q k v ff, xq ffq [T][..] | rope tables [T] | counters | row, output and unit lists | partials | W scratches
+ *     struct kni_run_cpu | frequencies | x h q k v ff, xq ffq [T][..] | rope tables [T] | counters | unit lists | partials | W scratches
  *
  * Owner thread: the one that steps; workers read it between fork and join and write the parts that they took.
  */
@@ -14,7 +14,7 @@
 
 #include "kernel/kernels.h"
 #include "run/linear.h"
-#include "run/run.h"
+#include "run/run_ops.h"
 #include "run/weights.h"
 
 #define KNI_RUN_SPLIT_ITEMS 16u /* up to so many decodes are split over their keys, the longest ones */
@@ -33,15 +33,13 @@ struct kni_run_unit {
     uint32_t part;         /* index of the first part's partial */
 };
 
-struct kni_run {
+struct kni_run_cpu {
     struct kni_run_opts opts;
     const struct kn_model *model;
     const struct kni_weights *weights; /* the model's */
     struct kni_kernels kernels;
     struct kni_kv_layout layout;
     uint32_t n_workers, group, n_parts_all;
-    kni_run_tap_fn tap; /* NULL: none */
-    void *tap_user;
 
     double *freqs; /* [n_ropes][rope_dim / 2] */
     float *x, *h;  /* [T][n_embd]: residual stream; its normalised form, or a sum that a norm is to go over */
@@ -59,24 +57,19 @@ struct kni_run {
     size_t scratch_floats, tile_floats, own_blocks;
     _Atomic uint32_t *counters; /* [n_layer * KNI_RUN_PHASES + 2] next unit of each phase, zeroed before the fork */
 
-    /* The plan of the running step, written before the fork. */
-    const struct kni_run_item *items;
-    uint32_t n_items, n_rows, n_outs, n_merges;
+    /* Of the running step, written before the fork. */
+    const struct kni_run_plan *plan; /* its rows */
+    uint32_t n_rows, n_outs, n_merges; /* the first two are the plan's */
     uint32_t n_tiles, n_units; /* units: tiles of prompts, then pieces of decodes */
     uint32_t n_splits;         /* shares of the KV heads in a decode's pieces, a divisor of n_kv_head */
-    uint32_t *row_item, *row_pos;     /* [T] */
-    const int32_t **row_token;        /* [T] */
-    uint32_t *out_row;                /* [max_logits] rows whose logits are wanted */
-    float **out_logits;               /* [max_logits] where they go */
-    struct kni_run_row **out_rows;    /* [max_logits] what is made of them; NULL: nothing */
     struct kni_run_unit *units;       /* [n_units] */
     struct kni_run_unit *merges;      /* [n_merges] split decodes: part is the first partial, n_keys the number of them */
 };
 
 /* row.c: takes note of n values of row i of the step's logits, from a multiple of KNI_LOGIT_BLOCK on, while they are in the cache. */
-void kni_run_note_logits(const struct kni_run *run, uint32_t i, const float *x, uint32_t first, uint32_t n);
+void kni_run_note_logits(const struct kni_run_cpu *run, uint32_t i, const float *x, uint32_t first, uint32_t n);
 /* row.c: makes of row i of the step's logits what its caller wants. Any worker; nobody else touches the row meanwhile. */
-void kni_run_make_row(const struct kni_run *run, uint32_t i, uint32_t worker);
+void kni_run_make_row(const struct kni_run_cpu *run, uint32_t i, uint32_t worker);
 
 /* The work of one step, run on every worker: see forward.c. arg is the run. */
 void kni_run_forward(void *arg, uint32_t worker, uint32_t n_workers);

@@ -110,6 +110,7 @@ static void fill_item(struct kni_sched *s, uint32_t i, uint32_t *n_rows, uint32_
                                         .tokens = job->tokens + first,
                                         .n_tokens = n,
                                         .first_pos = first,
+                                        .want = !n_logits ? KNI_RUN_WANT_NOTHING : job->want_logits ? KNI_RUN_WANT_LOGITS : KNI_RUN_WANT_ROWS,
                                         .n_logits = n_logits,
                                         .logits = logits,
                                         .rows = rows};

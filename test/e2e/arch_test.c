@@ -129,7 +129,7 @@ static double distance(struct kn_model *m, size_t at, uint32_t chunk)
     for (uint32_t pos = 0, n; pos < n_tokens; pos += n) {
         n = n_tokens - pos < chunk ? n_tokens - pos : chunk;
         struct kni_run_item it = {.kv = kni_kv_view_by_block(&layout, pool, table, n_blocks), .tokens = tokens + pos, .n_tokens = n,
-                                  .first_pos = pos, .n_logits = n, .logits = logits + (size_t)pos * n_vocab};
+                                  .first_pos = pos, .want = KNI_RUN_WANT_LOGITS, .n_logits = n, .logits = logits + (size_t)pos * n_vocab};
         assert_int_equal(kni_run_step(run, &it, 1), KN_OK);
     }
     double worst = 0;

@@ -184,7 +184,9 @@ static void golden_logits(void **state)
         for (uint32_t pos = 0, n; pos < n_tokens; pos += n) {
             n = n_tokens - pos < o.max_tokens ? n_tokens - pos : o.max_tokens;
             struct kni_run_item it = {.kv = kni_kv_view_by_block(&layout, pool, table, N_CTX / KNI_BLOCK_TOKENS),
-                                      .tokens = tokens + pos, .n_tokens = n, .first_pos = pos, .n_logits = pos + n == n_tokens, .logits = logits};
+                                      .tokens = tokens + pos, .n_tokens = n, .first_pos = pos,
+                                      .want = pos + n == n_tokens ? KNI_RUN_WANT_LOGITS : KNI_RUN_WANT_NOTHING, .n_logits = pos + n == n_tokens,
+                                      .logits = logits};
             assert_int_equal(kni_run_step(run, &it, 1), KN_OK);
         }
         double worst = 0;
@@ -202,7 +204,8 @@ static void golden_logits(void **state)
                 break;
             }
             struct kni_run_item it = {.kv = kni_kv_view_by_block(&layout, pool, table, N_CTX / KNI_BLOCK_TOKENS),
-                                      .tokens = &token, .n_tokens = 1, .first_pos = n_tokens + g, .n_logits = 1, .logits = logits};
+                                      .tokens = &token, .n_tokens = 1, .first_pos = n_tokens + g,
+                                      .want = KNI_RUN_WANT_LOGITS, .n_logits = 1, .logits = logits};
             if (g + 1 < n_greedy)
                 assert_int_equal(kni_run_step(run, &it, 1), KN_OK);
         }

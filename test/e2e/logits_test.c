@@ -117,7 +117,8 @@ static void open_run(enum kn_kv_type type, uint32_t max_tokens)
 static struct kni_run_item item(uint32_t i, const int32_t *tokens, uint32_t n_tokens, uint32_t first_pos, float *logits)
 {
     return (struct kni_run_item){.kv = kni_kv_view_by_block(&layout, pool, table[i], N_CTX / KNI_BLOCK_TOKENS),
-        .tokens = tokens, .n_tokens = n_tokens, .first_pos = first_pos, .n_logits = logits ? 1 : 0, .logits = logits};
+        .tokens = tokens, .n_tokens = n_tokens, .first_pos = first_pos,
+        .want = logits ? KNI_RUN_WANT_LOGITS : KNI_RUN_WANT_NOTHING, .n_logits = logits ? 1 : 0, .logits = logits};
 }
 
 static double max_diff(const float *a, const float *b)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model for tests of the scheduler: the functions of run/run.h. The state after a position is a hash of the state that
+ * A model for tests of the scheduler: a device's forward pass (run/run_ops.h). The state after a position is a hash of the state that
  * the pool holds for the position before, the token and the position; it is what the pool then holds. The next token is
  * a function of the state. A block that is shared, copied, fetched or evicted wrongly therefore changes every later token.
  * Layout: 1 layer, 1 KV head, d_head 4 (K holds the state, V its complement).
@@ -12,30 +12,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/run.h"
+#include "run/run_ops.h"
 
 #define KN_FAKE_VOCAB 97
 static const struct kni_kv_layout kn_fake_layout = {.n_layer = 1, .n_kv_head = 1, .d_head = 4, .type = KN_KV_TYPE_F16};
+static struct kn_model kn_fake_model = {.hparams = {.n_layer = 1, .n_head = 1, .n_kv_head = 1, .d_head = 4, .n_vocab = KN_FAKE_VOCAB}};
 
-struct kni_run {
-    uint32_t max_tokens, max_logits;
+struct kn_fake_run {
     enum kn_status fail_status; /* of the next step */
     uint32_t largest_step, n_mixed; /* steps with more than one item */
 };
+static struct kn_fake_run *kn_fake_last; /* that has been opened */
 
-enum kn_status kni_run_open(struct kni_run **out, const struct kni_run_opts *opts, struct kn_err *err)
+static size_t kn_fake_run_bytes(const struct kni_run_opts *opts)
 {
+    (void)opts;
+    return sizeof(struct kn_fake_run);
+}
+
+static enum kn_status kn_fake_run_open(void **out, const struct kni_run_opts *opts, struct kn_err *err)
+{
+    (void)opts;
     (void)err;
-    *out = calloc(1, sizeof **out);
-    (*out)->max_tokens = opts->max_tokens;
-    (*out)->max_logits = opts->max_logits;
+    *out = kn_fake_last = calloc(1, sizeof *kn_fake_last);
     return KN_OK;
 }
 
-void kni_run_close(struct kni_run **run)
+static void kn_fake_run_close(void **state)
 {
-    free(*run);
-    *run = NULL;
+    free(*state);
+    *state = NULL;
 }
 
 static uint64_t kn_fake_mix(uint64_t state, int32_t token, uint32_t pos)
@@ -65,40 +71,46 @@ static void kn_fake_row(const struct kni_run_item *it, uint32_t i, int32_t next)
         row->top[k] = (struct kn_logprob){.token = k ? -1 : next};
 }
 
-enum kn_status kni_run_step(struct kni_run *run, const struct kni_run_item *items, uint32_t n_items)
+static enum kn_status kn_fake_run_begin(void *state, const struct kni_run_plan *plan)
 {
-    uint32_t n_tokens = 0, n_logits = 0;
-    for (uint32_t i = 0; i < n_items; i++) {
-        n_tokens += items[i].n_tokens;
-        n_logits += items[i].n_logits;
-    }
-    assert(n_items && n_tokens <= run->max_tokens && n_logits <= run->max_logits);
-    run->largest_step = n_tokens > run->largest_step ? n_tokens : run->largest_step;
-    run->n_mixed += n_items > 1;
+    struct kn_fake_run *run = state;
+    assert(plan->n_items && plan->n_rows);
+    run->largest_step = plan->n_rows > run->largest_step ? plan->n_rows : run->largest_step;
+    run->n_mixed += plan->n_items > 1;
     if (run->fail_status)
         return run->fail_status;
-    for (uint32_t i = 0; i < n_items; i++) {
-        const struct kni_run_item *it = &items[i];
+    for (uint32_t i = 0; i < plan->n_items; i++) {
+        const struct kni_run_item *it = &plan->items[i];
         const struct kni_kv_host kv = kni_kv_host_of(&it->kv);
-        uint64_t state = 0, check;
+        uint64_t hash = 0, check;
         assert(it->n_tokens && it->n_logits <= it->n_tokens && (it->first_pos + it->n_tokens - 1) / KNI_BLOCK_TOKENS < it->kv.n_blocks);
         for (uint32_t j = 0; j < it->n_tokens; j++) {
             uint32_t pos = it->first_pos + j;
             if (pos) {
-                memcpy(&state, kni_kv_row(&kv, 0, 0, 0, pos - 1), 8);
+                memcpy(&hash, kni_kv_row(&kv, 0, 0, 0, pos - 1), 8);
                 memcpy(&check, kni_kv_row(&kv, 0, 1, 0, pos - 1), 8);
-                assert(state == ~check);
+                assert(hash == ~check);
             }
-            state = kn_fake_mix(state, it->tokens[j], pos);
-            check = ~state;
-            memcpy(kni_kv_row(&kv, 0, 0, 0, pos), &state, 8);
+            hash = kn_fake_mix(hash, it->tokens[j], pos);
+            check = ~hash;
+            memcpy(kni_kv_row(&kv, 0, 0, 0, pos), &hash, 8);
             memcpy(kni_kv_row(&kv, 0, 1, 0, pos), &check, 8);
             if (j + it->n_logits >= it->n_tokens)
-                kn_fake_row(it, j + it->n_logits - it->n_tokens, kn_fake_next(state));
+                kn_fake_row(it, j + it->n_logits - it->n_tokens, kn_fake_next(hash));
         }
     }
     return KN_OK;
 }
+
+static enum kn_status kn_fake_run_try_end(void *state, const struct kni_run_plan *plan)
+{
+    (void)state;
+    (void)plan;
+    return KN_OK;
+}
+
+static const struct kni_run_ops kn_fake_ops = {.name = "fake", .workspace_bytes = kn_fake_run_bytes, .open = kn_fake_run_open, .begin = kn_fake_run_begin,
+                                               .try_end = kn_fake_run_try_end, .close = kn_fake_run_close};
 
 /* What the model must generate after a prompt: n tokens appended to tokens. */
 static void kn_fake_generate(int32_t *tokens, uint32_t n_prompt, uint32_t n)

@@ -76,7 +76,8 @@ static void drop(struct fixture *f)
 static struct kni_run_item item(struct fixture *f, uint32_t seq, uint32_t first, uint32_t n, uint32_t n_logits, float *logits)
 {
     return (struct kni_run_item){.kv = kni_kv_view_by_block(&f->layout, f->pool, f->table[seq], N_BLOCKS),
-        .tokens = f->tokens[seq] + first, .n_tokens = n, .first_pos = first, .n_logits = n_logits, .logits = logits};
+        .tokens = f->tokens[seq] + first, .n_tokens = n, .first_pos = first,
+        .want = n_logits ? KNI_RUN_WANT_LOGITS : KNI_RUN_WANT_NOTHING, .n_logits = n_logits, .logits = logits};
 }
 
 /* The first n tokens of a sequence in steps of chunk; logits of the last. */
@@ -125,6 +126,10 @@ static void bad_arguments_write_nothing(void **state)
     EXPECT_ARG(bad.tokens = NULL);
     EXPECT_ARG(bad.n_logits = 9);
     EXPECT_ARG(bad.logits = NULL);
+    EXPECT_ARG(bad.n_logits = 0);
+    EXPECT_ARG(bad.want = KNI_RUN_WANT_NOTHING);
+    EXPECT_ARG(bad.want = KNI_RUN_WANT_ROWS); /* which say nothing */
+    EXPECT_ARG(bad.want = (enum kni_run_want)3);
     EXPECT_ARG(bad.first_pos = N_CTX - 7);
     EXPECT_ARG(bad.first_pos = UINT32_MAX);
     EXPECT_ARG(bad.kv.n_blocks = 0);
@@ -167,6 +172,7 @@ static void open_checks_its_arguments(void **state)
     EXPECT_BAD_OPEN(bad.n_ctx = 0);
     EXPECT_BAD_OPEN(bad.n_ctx = UINT32_MAX);
     EXPECT_BAD_OPEN(bad.model = NULL);
+    EXPECT_BAD_OPEN(bad.threads = NULL);
     EXPECT_BAD_OPEN(bad.kv_type = (enum kn_kv_type)2);
     kni_alloc_fault_arm(1, false);
     assert_int_equal(kni_run_open(&r, &good, &err), KN_E_NOMEM);
@@ -206,7 +212,26 @@ static void workspace_is_exact_and_linear(void **state)
     drop(&f);
 }
 
-/* Runs of one model share its packed weights: the second allocates none, and they outlive the runs. */
+static unsigned n_closed;
+static void close_other(struct kni_packed *packed)
+{
+    n_closed++;
+    free(packed);
+}
+
+static enum kn_status pack_other(struct kni_packed **out, struct kn_model *model, void *user, struct kn_err *err)
+{
+    (void)model;
+    (void)err;
+    if (*(bool *)user)
+        return KN_E_NOMEM;
+    *out = calloc(1, sizeof **out);
+    (*out)->close = close_other;
+    return KN_OK;
+}
+
+/* Runs of one model share its packed weights, on all CPU levels: the second allocates none, and they outlive the runs. Another device's
+ * form stands beside them. */
 static void runs_share_packed_weights(void **state)
 {
     (void)state;
@@ -215,13 +240,29 @@ static void runs_share_packed_weights(void **state)
     struct kni_run_opts o = {.model = f.model, .threads = f.threads, .max_tokens = 8, .max_logits = 1, .n_ctx = N_CTX};
     uint64_t before = kni_alloc_get_stats(KNI_ALLOC_TAG_MODEL).current_bytes;
     struct kni_run *run;
-    const void *packed = f.model->packed;
+    const struct kni_packed *packed = f.model->packed, *other, *again;
+    bool fails = true;
     assert_non_null(packed); /* the fixture's run made them */
+    assert_null(packed->next);
+    kni_cpu_set_mask(0);
     assert_int_equal(kni_run_open(&run, &o, NULL), KN_OK);
+    kni_cpu_set_mask(UINT32_MAX);
     assert_ptr_equal(f.model->packed, packed);
     kni_run_close(&run);
     assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_MODEL).current_bytes, before);
+    assert_int_equal(kni_model_get_packed(&other, f.model, "other device", pack_other, &fails, NULL), KN_E_NOMEM);
+    assert_null(other);
+    fails = false;
+    assert_int_equal(kni_model_get_packed(&other, f.model, "other device", pack_other, &fails, NULL), KN_OK);
+    assert_true(other && other != packed);
+    assert_int_equal(kni_model_get_packed(&again, f.model, "other device", pack_other, &fails, NULL), KN_OK);
+    assert_ptr_equal(again, other);
+    assert_int_equal(kni_run_open(&run, &o, NULL), KN_OK); /* finds its own */
+    kni_run_close(&run);
+    assert_int_equal(kni_alloc_get_stats(KNI_ALLOC_TAG_MODEL).current_bytes, before);
+    assert_int_equal(n_closed, 0);
     drop(&f);
+    assert_int_equal(n_closed, 1);
 }
 
 /* All ways to cut a prompt agree; the logits of every row are those of the row when it comes last. */

@@ -28,6 +28,7 @@
 struct bed {
     struct kni_pool *pool;
     struct kni_run *run;
+    struct kn_fake_run *fake; /* what computes for it */
     struct kni_fetcher *fetcher; /* borrowed */
     struct kni_sched *sched;
 };
@@ -47,8 +48,13 @@ static inline void bed_open_opts(struct bed *b, uint32_t n_blocks, uint32_t pref
 {
     struct kni_pool_opts po = {.layout = kn_fake_layout, .n_blocks = n_blocks, .no_prefix_index = no_index};
     assert_int_equal(kni_pool_open(&b->pool, &po, NULL), KN_OK);
-    struct kni_run_opts ro = {.max_tokens = kni_sched_max_rows(prefill_chunk, max_running), .max_logits = kni_sched_max_logits(max_running)};
-    kni_run_open(&b->run, &ro, NULL);
+    struct kni_run_opts ro = {.ops = &kn_fake_ops,
+                              .model = &kn_fake_model,
+                              .max_tokens = kni_sched_max_rows(prefill_chunk, max_running),
+                              .max_logits = kni_sched_max_logits(max_running),
+                              .n_ctx = 1u << 24};
+    assert_int_equal(kni_run_open(&b->run, &ro, NULL), KN_OK);
+    b->fake = kn_fake_last;
     b->fetcher = f;
     so.pool = b->pool;
     so.run = b->run;

@@ -20,7 +20,7 @@ static void test_chunk_sizes(void **state)
         assert_int_equal(job.reason, KN_STOP_REASON_LENGTH);
         assert_int_equal(kni_job_n_generated(&job), 20);
         check_answer(&job);
-        assert_true(b.run->largest_step <= (chunks[i] < 300 ? chunks[i] : 300));
+        assert_true(b.fake->largest_step <= (chunks[i] < 300 ? chunks[i] : 300));
         assert_int_equal(kni_sched_get_stats(b.sched).n_step_tokens, 300 + 19);
         done(&job, &b);
         bed_close(&b);
@@ -50,8 +50,8 @@ static void test_batch(void **state)
     run_until_idle(&b);
     check_answer(&a);
     check_answer(&c);
-    assert_true(b.run->n_mixed > 10);
-    assert_true(b.run->largest_step <= 16);
+    assert_true(b.fake->n_mixed > 10);
+    assert_true(b.fake->largest_step <= 16);
     done(&a, &b);
     done(&c, &b);
     bed_close(&b);
@@ -103,13 +103,13 @@ static void test_stop_and_run_error(void **state)
     assert_true(kni_job_n_generated(&a) <= 5); /* the stop token is not kept */
     check_answer(&a);
     done(&a, &b);
-    b.run->fail_status = KN_E_NOMEM;
+    b.fake->fail_status = KN_E_NOMEM;
     submit(&a, &b, p, 40, 20);
     run_until_idle(&b);
     assert_int_equal(a.reason, KN_STOP_REASON_ERROR);
     assert_int_equal(a.status, KN_E_NOMEM);
     done(&a, &b);
-    b.run->fail_status = KN_OK; /* and it serves on */
+    b.fake->fail_status = KN_OK; /* and it serves on */
     submit(&a, &b, p, 40, 20);
     run_until_idle(&b);
     assert_int_equal(a.reason, KN_STOP_REASON_LENGTH);
