@@ -7,7 +7,7 @@
  *             0                                       first                      n_tokens
  *
  * Not a request: nothing is generated, published or queued, and rows are handed out as they come, so that memory stays
- * bounded (32 rows). The run is idle between the scheduler's steps, and both belong to one thread.
+ * bounded (32 rows). The run is idle between the scheduler's steps, once none is under way, and both belong to one thread.
  */
 #include <string.h>
 
@@ -20,6 +20,7 @@
 static enum kn_status run(struct kn_engine *e, struct kni_seq *seq, const int32_t *tokens, uint32_t n, float *rows, struct kn_err *err)
 {
     uint32_t first = seq->n_tokens;
+    kni_sched_settle(e->sched);
     if (kni_seq_reserve(seq, first + n) < first + n)
         return kni_err_set(err, KN_E_FULL, "no room in the pool for position %u: close finished requests, or enlarge the pool", first);
     struct kni_run_item item = {.kv = kni_seq_view(seq), .tokens = tokens + first, .n_tokens = n, .first_pos = first,

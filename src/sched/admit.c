@@ -129,12 +129,7 @@ void kni_sched_admit(struct kni_sched *s)
 
 void kni_sched_preempt(struct kni_sched *s, struct kni_job *job)
 {
-    for (uint32_t i = 0; i < s->n_batch; i++)
-        if (s->batch[i].job == job) {
-            for (s->n_batch--; i < s->n_batch; i++)
-                s->batch[i] = s->batch[i + 1];
-            break;
-        }
+    kni_sched_leave_batch(s, job);
     kni_sched_drop_fetch(s, job);
     kni_sched_move(s, job, KNI_JOB_STATE_WAITING);
     if (job->seq.n_blocks) {

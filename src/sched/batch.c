@@ -14,6 +14,10 @@
  *
  * Reserving blocks for one job may throw younger ones out of the batch,
  * so items are made only when it stands.
+ *
+ * Under way. A step that is not over when it has been launched holds a reference of its own on each block that it reads or writes,
+ * until its end. So its jobs may end, be preempted or removed meanwhile: they leave the step (kni_sched_leave_batch), their blocks stay
+ * with it, and nobody else gets one that it still writes. Nor does anybody find one: blocks enter the index when the step has been taken.
  */
 #include "sched/sched_state.h"
 
@@ -38,7 +42,7 @@ static uint32_t add(struct kni_sched *s, struct kni_job *job, uint32_t n)
     n = reserve(s, job, n);
     if (n) {
         assert(s->n_batch < s->opts.max_running);
-        s->batch[s->n_batch++] = (struct kni_batch_entry){job, n};
+        s->batch[s->n_batch++] = (struct kni_batch_entry){.job = job, .n_tokens = n};
     }
     return n;
 }
@@ -174,25 +178,61 @@ static void take_rows(struct kni_sched *s, struct kni_job *job, const struct kni
         kni_sched_finish(s, job, KN_STOP_REASON_LENGTH, KN_OK);
 }
 
-bool kni_sched_run_batch(struct kni_sched *s)
+/* References for the step that has been launched. Its jobs hold the blocks too, so none has changed hands since. */
+static void hold_blocks(struct kni_sched *s)
 {
-    build(s);
-    if (!s->n_batch)
-        return false;
-    uint32_t n_tokens = 0, n_rows = 0, n_score_rows = 0;
-    for (uint32_t i = 0; i < s->n_batch; i++) {
-        fill_item(s, i, &n_rows, &n_score_rows);
-        n_tokens += s->batch[i].n_tokens;
-    }
-    kni_alloc_forbid_begin();
-    enum kn_status status = kni_run_step(s->opts.run, s->items, s->n_batch);
-    kni_alloc_forbid_end();
-    if (!status && s->opts.check) /* what the step has computed with */
-        status = s->opts.check(s->opts.user);
-    s->stats.n_steps++;
-    s->stats.n_step_tokens += n_tokens;
     for (uint32_t i = 0; i < s->n_batch; i++) {
         struct kni_job *job = s->batch[i].job;
+        struct kni_hold *hold = s->batch[i].hold = job->step_hold;
+        job->step_hold = NULL;
+        hold->n_blocks = job->seq.n_blocks;
+        memcpy(hold->block_ids, job->seq.block_ids, hold->n_blocks * sizeof *hold->block_ids);
+        for (uint32_t b = 0; b < hold->n_blocks; b++)
+            kni_pool_ref(s->opts.pool, hold->block_ids[b]);
+    }
+}
+
+static void let_go(struct kni_sched *s)
+{
+    for (uint32_t i = 0; i < s->n_batch; i++) {
+        struct kni_batch_entry *e = &s->batch[i];
+        for (uint32_t b = e->hold->n_blocks; b-- > 0;) /* last first: see kv/pool.c on eviction */
+            kni_pool_unref(s->opts.pool, e->hold->block_ids[b]);
+        if (e->job)
+            e->job->step_hold = e->hold;
+        else
+            kni_free(e->hold);
+        e->hold = NULL;
+    }
+}
+
+void kni_sched_leave_batch(struct kni_sched *s, const struct kni_job *job)
+{
+    uint32_t i = 0;
+    while (i < s->n_batch && s->batch[i].job != job)
+        i++;
+    if (i == s->n_batch)
+        return;
+    if (s->is_under_way) {
+        s->batch[i].job = NULL;
+        kni_run_forget(s->opts.run, i);
+    } else {
+        for (s->n_batch--; i < s->n_batch; i++)
+            s->batch[i] = s->batch[i + 1];
+    }
+}
+
+/* The step is over: what came of it. */
+static void take(struct kni_sched *s, enum kn_status status)
+{
+    const uint32_t n_batch = s->n_batch;
+    s->n_batch = 0; /* whoever ends below has left it */
+    if (!status && s->opts.check) /* what the step has computed with */
+        status = s->opts.check(s->opts.user);
+    for (uint32_t i = 0; i < n_batch; i++) {
+        struct kni_job *job = s->batch[i].job;
+        if (!job)
+            continue;
         if (status) { /* what the step wrote is not trusted; what was there before stays */
             kni_sched_finish(s, job, KN_STOP_REASON_ERROR, status);
             continue;
@@ -205,6 +245,46 @@ bool kni_sched_run_batch(struct kni_sched *s)
         job->stats.n_done = n_now < job->n_prompt ? n_now : job->n_prompt;
         take_rows(s, job, &s->items[i]);
     }
-    s->n_batch = 0;
+}
+
+void kni_sched_poll_batch(struct kni_sched *s)
+{
+    if (!s->is_under_way)
+        return;
+    kni_alloc_forbid_begin();
+    enum kn_status status = kni_run_try_end(s->opts.run);
+    kni_alloc_forbid_end();
+    if (status == KN_AGAIN) {
+        s->n_polls++;
+        return;
+    }
+    let_go(s);
+    s->is_under_way = false;
+    take(s, status);
+}
+
+bool kni_sched_run_batch(struct kni_sched *s)
+{
+    build(s);
+    if (!s->n_batch)
+        return false;
+    uint32_t n_tokens = 0, n_rows = 0, n_score_rows = 0;
+    for (uint32_t i = 0; i < s->n_batch; i++) {
+        fill_item(s, i, &n_rows, &n_score_rows);
+        n_tokens += s->batch[i].n_tokens;
+    }
+    s->stats.n_steps++; /* from here on the last step's logits are overwritten */
+    s->stats.n_step_tokens += n_tokens;
+    kni_alloc_forbid_begin();
+    enum kn_status status = kni_run_begin(s->opts.run, s->items, s->n_batch);
+    if (!status)
+        status = kni_run_try_end(s->opts.run);
+    kni_alloc_forbid_end();
+    if (status == KN_AGAIN) {
+        hold_blocks(s);
+        s->is_under_way = true;
+        s->n_polls = 0;
+    } else
+        take(s, status);
     return true;
 }

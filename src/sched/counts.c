@@ -2,11 +2,13 @@
 /*
  * What others may know of the scheduler: statistics, a map of the pool, and a check that no block is lost.
  *
- * The check counts: the references that the pool knows must be those of the jobs and of the publishes, no more. So a leak is
+ * The check counts: the references that the pool knows must be those of the jobs, of the publishes and of a step under way, no more. So a leak is
  * found although requests are open. A walk over all blocks, for tests and for the end of a server's day.
  * Owner thread: the scheduler's. Nothing here changes anything but statistics.
  */
 #include "sched/sched_state.h"
+
+#include <string.h>
 
 void kni_sched_count(struct kni_sched *s, struct kni_job *job, uint64_t *as)
 {
@@ -35,9 +37,26 @@ struct kni_sched_stats kni_sched_get_stats(const struct kni_sched *s)
     return out;
 }
 
+bool kni_sched_is_under_way(const struct kni_sched *s)
+{
+    return s->is_under_way;
+}
+
 uint64_t kni_sched_n_steps(const struct kni_sched *s)
 {
     return s->stats.n_steps;
+}
+
+/* References of the step under way on each of blocks first .. first + n - 1, at most 255. They are no sharing: its jobs hold the blocks. */
+static void count_step_refs(const struct kni_sched *s, uint32_t first, uint32_t n, uint8_t *n_refs)
+{
+    memset(n_refs, 0, n);
+    for (uint32_t i = 0; s->is_under_way && i < s->n_batch; i++)
+        for (uint32_t b = 0; b < s->batch[i].hold->n_blocks; b++) {
+            uint32_t at = s->batch[i].hold->block_ids[b] - first; /* wraps below first */
+            if (at < n && n_refs[at] < 255)
+                n_refs[at]++;
+        }
 }
 
 /* Blocks of one fetch, as far as nobody else holds them. */
@@ -54,11 +73,12 @@ void kni_sched_get_blocks(const struct kni_sched *s, uint32_t first, uint32_t n,
 {
     const struct kni_prefix_index *index = kni_pool_index(s->opts.pool);
     uint32_t n_blocks = kni_pool_get_stats(s->opts.pool).n_blocks;
+    count_step_refs(s, first, n, states);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t b = first + i;
         uint32_t n_refs = b >= first && b < n_blocks ? kni_pool_refs(s->opts.pool, b) : 0;
         if (n_refs)
-            states[i] = n_refs > 1 ? KN_BLOCK_STATE_SHARED : KN_BLOCK_STATE_HELD;
+            states[i] = n_refs - states[i] > 1 ? KN_BLOCK_STATE_SHARED : KN_BLOCK_STATE_HELD;
         else
             states[i] = b >= first && b < n_blocks && index && kni_prefix_index_has(index, b) ? KN_BLOCK_STATE_CACHED : KN_BLOCK_STATE_FREE;
     }
@@ -80,6 +100,8 @@ const char *kni_sched_check(const struct kni_sched *s)
     for (unsigned i = 0; i < 2; i++)
         for (const struct kni_hold *hold = holds[i]; hold; hold = hold->next)
             n_known += hold->n_blocks;
+    for (uint32_t i = 0; s->is_under_way && i < s->n_batch; i++)
+        n_known += s->batch[i].hold->n_blocks;
     for (uint32_t b = kni_pool_get_stats(s->opts.pool).n_blocks; b-- > 0;)
         n_refs += kni_pool_refs(s->opts.pool, b);
     if (!why && n_refs > n_known)

@@ -4,8 +4,9 @@
  *
  *     any state --finish--> FINISHED --remove--> NEW
  *                  |            `- keeps its blocks (prefix cache, digest) until others need them
- *                  `- publish, or a fetch given up: references of their own on the blocks (struct kni_hold) until the
- *                     fetcher has let go
+ *                  |- publish, or a fetch given up: references of their own on the blocks (struct kni_hold) until the
+ *                  |  fetcher has let go
+ *                  `- a step under way: the same, until it is over (batch.c)
  *
  * Deadlines are looked at once a step, for every job in every state: the lists are short, and a job without a token for too
  * long is late wherever it waits.
@@ -91,6 +92,7 @@ void kni_sched_finish(struct kni_sched *s, struct kni_job *job, enum kn_stop_rea
         job->stats.n_fetched = 0;
         job->stats.n_done = job->seq.n_tokens;
     }
+    kni_sched_leave_batch(s, job);
     kni_sched_move(s, job, KNI_JOB_STATE_FINISHED);
     if (reason == KN_STOP_REASON_STOP || reason == KN_STOP_REASON_LENGTH) {
         kni_seq_truncate(&job->seq, job->seq.n_tokens); /* reserved blocks */

@@ -58,7 +58,8 @@ enum kn_status kni_job_init(struct kni_job *job, struct kni_pool *pool, const st
         job->hold = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *job->hold + job->seq.max_blocks * (sizeof(uint32_t) + 1), 0);
     if (!opts->no_fetch)
         job->fetch_hold = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *job->fetch_hold + job->seq.max_blocks * sizeof(uint32_t), 0);
-    if (!job->tokens || !job->salt || (!opts->no_publish && !job->hold) || (!opts->no_fetch && !job->fetch_hold))
+    job->step_hold = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *job->step_hold + job->seq.max_blocks * sizeof(uint32_t), 0);
+    if (!job->tokens || !job->salt || !job->step_hold || (!opts->no_publish && !job->hold) || (!opts->no_fetch && !job->fetch_hold))
         return KN_E_NOMEM;
     if (job->hold)
         job->hold->qualities = (uint8_t *)(job->hold->block_ids + job->seq.max_blocks);
@@ -72,6 +73,7 @@ void kni_job_fini(struct kni_job *job)
     kni_seq_fini(&job->seq);
     kni_free(job->hold);
     kni_free(job->fetch_hold);
+    kni_free(job->step_hold);
     kni_free(job->tokens);
     kni_free(job->salt);
     kni_free(job->logprobs);

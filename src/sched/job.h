@@ -34,7 +34,8 @@ enum kni_job_state {
     KNI_JOB_STATE_FINISHED /* keeps its blocks until removed, or until others need them */
 };
 
-/* References that keep blocks alive beyond their job: of a publish (its cookie), or of a fetch whose workers have not let go. */
+/* References that keep blocks alive beyond their job: of a publish (its cookie), of a fetch whose workers have not let go, or of a step
+ * under way. */
 struct kni_hold {
     struct kni_hold *next;
     struct kni_fetch *fetch;
@@ -80,6 +81,7 @@ struct kni_job {
     uint64_t fetch_begin_ns;
     struct kni_hold *hold;   /* of the publish; made at init, so that a step allocates nothing */
     struct kni_hold *fetch_hold; /* likewise, for the case that the job ends before its fetch */
+    struct kni_hold *step_hold;  /* likewise, of a step under way, which has it meanwhile: then NULL */
 
     const float *logits;  /* that chose the last token; the run's; valid while logits_step is the scheduler's n_steps */
     uint64_t logits_step;

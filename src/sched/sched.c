@@ -2,6 +2,10 @@
 /*
  * The loop around a step.
  *
+ * Under way. On a device a launched step goes on by itself. Until it is over each call looks at it once, takes news of everything else, and
+ * pauses: a few microseconds at first, then a short sleep. The call that takes its results launches no other, so that their
+ * logits can be read.
+ *
  * Can it stand still? A running job moves unless it needs a block and cannot take one. Then the blocks are with publishes or
  * fetches (both end by themselves: wait for them), or with older jobs that wait for a place. For that rare knot
  * break_stall takes the blocks of the youngest holder, until the oldest running job has all it was promised at submit.
@@ -45,6 +49,7 @@ void kni_sched_close(struct kni_sched **sched)
     if (!s)
         return;
     assert(!s->waiting.n && !s->fetching.n && !s->running.n && !s->finished.n && !s->leftovers);
+    kni_sched_settle(s);
     while (s->holds) {
         struct kni_hold *hold = s->holds;
         s->holds = hold->next;
@@ -129,6 +134,14 @@ static void take_news(struct kni_sched *s)
 
 enum kn_status kni_sched_step(struct kni_sched *s)
 {
+    if (s->is_under_way) {
+        kni_sched_poll_batch(s);
+        if (s->is_under_way) { /* it has its blocks; fetches go on, and new jobs begin theirs */
+            take_news(s);
+            kni_run_pause(s->n_polls);
+        }
+        return KN_OK;
+    }
     take_news(s);
     while (s->opts.fetch_inline && s->fetching.n) { /* the experiment: everybody waits */
         kni_fetcher_wait(s->opts.fetcher, kni_sched_wait_ms(s, WAIT_MS));
@@ -145,8 +158,15 @@ enum kn_status kni_sched_step(struct kni_sched *s)
     return KN_OK;
 }
 
+void kni_sched_settle(struct kni_sched *s)
+{
+    for (kni_sched_poll_batch(s); s->is_under_way; kni_sched_poll_batch(s))
+        kni_run_pause(s->n_polls);
+}
+
 void kni_sched_drain(struct kni_sched *s)
 {
+    kni_sched_settle(s);
     for (kni_sched_poll_leftovers(s); s->leftovers; kni_sched_poll_leftovers(s))
         kni_fetcher_wait(s->opts.fetcher, FLUSH_WAIT_MS);
 }

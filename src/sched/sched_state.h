@@ -5,10 +5,11 @@
 
 #include "sched/sched.h"
 
-/* One row of the step being built: a job and how many of its pending tokens are computed. */
+/* One item of the step that is being built, or under way: a job and how many of its pending tokens are computed. */
 struct kni_batch_entry {
-    struct kni_job *job;
+    struct kni_job *job; /* NULL: it has left the step under way, and what comes out of it is dropped */
     uint32_t n_tokens;
+    struct kni_hold *hold; /* while the step is under way: all blocks that it reads and writes for the job */
 };
 
 /* The queue's head, as it was when it found no room: while nothing has changed it need not look again (admit.c). */
@@ -25,8 +26,10 @@ struct kni_sched {
     uint64_t next_id;
     struct kni_sched_stats stats;
 
-    struct kni_batch_entry *batch; /* [max_running], n_batch in use while a step is built */
+    struct kni_batch_entry *batch; /* [max_running], n_batch in use while a step is built or under way */
     uint32_t n_batch;
+    bool is_under_way; /* a launched step has not ended */
+    uint32_t n_polls;  /* of it, in vain */
     struct kni_run_item *items; /* [max_running] */
     float *logits;              /* [max_running][n_vocab] of jobs that are not being scored */
     float *score_logits;        /* [KNI_SCHED_SCORE_ROWS][n_vocab] of those that are; NULL until the first one is submitted */
@@ -64,8 +67,13 @@ bool kni_sched_make_room(struct kni_sched *sched, const struct kni_job *job);
 void kni_sched_preempt(struct kni_sched *sched, struct kni_job *job);
 
 /* batch.c */
-/* Builds, runs and takes one step. False when no running job had anything to compute. */
+/* Builds a step and launches it; takes it if it is over at once. False when no running job had anything to compute. None is under way. */
 bool kni_sched_run_batch(struct kni_sched *sched);
+/* Takes the step under way, if it is over. */
+void kni_sched_poll_batch(struct kni_sched *sched);
+/* Out of the step: before the job's blocks or its memory go. One that is being built no longer has it; one under way goes on, holds the
+ * blocks until its end, and its results for the job are dropped. */
+void kni_sched_leave_batch(struct kni_sched *sched, const struct kni_job *job);
 
 /* sched.c */
 void kni_sched_say_store_error(struct kni_sched *sched, enum kn_status status, const char *doing);
