@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/engine_state.h"
 #include "kinema/kinema.h"
 #include "support/tiny_model.h"
 
@@ -62,6 +63,15 @@ static inline bool kn_bed_drain(struct kn_request *r, struct kn_answer *a, uint3
         a->tokens[a->n++] = ev.token;
     }
     return false;
+}
+
+/* A whole step, for tests that count them: where steps are delayed (support/delayed_run.c) several calls make one. */
+static inline enum kn_status kn_bed_step(struct kn_engine *e)
+{
+    enum kn_status status = kn_engine_step(e);
+    while (kni_sched_is_under_way(e->sched))
+        assert_int_equal(kn_engine_step(e), KN_OK);
+    return status;
 }
 
 /* Steps until every one of n requests is done. */

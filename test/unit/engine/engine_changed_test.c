@@ -104,7 +104,7 @@ static void nothing_goes_on(void **state)
     /* one runs, one has to be fetched or computed, one is finished and wants to be published */
     assert_int_equal(submit(&r[0], e, 2, 200, &err), KN_OK);
     for (int i = 0; i < 6; i++)
-        assert_int_equal(kn_engine_step(e), KN_OK);
+        assert_int_equal(kn_bed_step(e), KN_OK);
     assert_int_equal(submit(&r[1], e, 1, 8, &err), KN_OK);
     assert_int_equal(submit(&r[2], e, 3, 8, &err), KN_OK);
     overwrite(&new);

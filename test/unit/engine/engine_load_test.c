@@ -125,10 +125,10 @@ static void test_deadline_and_finish(void **state)
     struct kn_engine *e = engine_open((struct kn_engine_opts){.n_ctx = 256, .max_running = 1});
     kn_engine_wake(e); /* without a store: nothing to wake */
     struct kn_request *r = submit(e, (struct kn_request_opts){.tokens = p, .n_tokens = 40, .max_tokens = 200, .ignore_stop = true});
-    assert_int_equal(kn_engine_step(e), KN_OK);
+    assert_int_equal(kn_bed_step(e), KN_OK);
     struct kn_request *late = submit(e, (struct kn_request_opts){.tokens = p, .n_tokens = 40, .max_tokens = 2, .wait_ms = 1});
     nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
-    assert_int_equal(kn_engine_step(e), KN_OK);
+    assert_int_equal(kn_bed_step(e), KN_OK);
     assert_int_equal(kn_request_next(late, &ev), KN_OK);
     assert_int_equal(ev.kind, KN_EVENT_KIND_DONE);
     assert_int_equal(ev.reason, KN_STOP_REASON_ERROR);

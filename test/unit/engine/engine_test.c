@@ -241,27 +241,27 @@ static void test_events_and_stats(void **state)
     struct kn_request_stats st;
     struct kn_engine_stats es;
     assert_int_equal(kn_request_next(r, &ev), KN_AGAIN);
-    assert_int_equal(kn_engine_step(e), KN_OK);
+    assert_int_equal(kn_bed_step(e), KN_OK);
     kn_request_get_stats(r, &st);
     assert_int_equal(st.n_prompt, 100);
     assert_int_equal(st.n_done, 40);
     assert_int_equal(st.ttft_ns, 0);
-    kn_engine_step(e);
+    kn_bed_step(e);
     assert_int_equal(kn_request_next(r, &ev), KN_AGAIN);
-    kn_engine_step(e);
+    kn_bed_step(e);
     assert_int_equal(kn_request_next(r, &ev), KN_OK);
     assert_int_equal(ev.kind, KN_EVENT_KIND_TOKEN);
     assert_non_null(ev.logits);
     for (uint32_t i = 0; i < n_vocab; i++)
         assert_true(ev.logits[i] <= ev.logits[ev.token]);
     assert_int_equal(kn_request_next(r, &ev), KN_AGAIN);
-    kn_engine_step(e);
-    kn_engine_step(e);
+    kn_bed_step(e);
+    kn_bed_step(e);
     assert_int_equal(kn_request_next(r, &ev), KN_OK);
     assert_null(ev.logits); /* read too late: they were borrowed until the next step */
     assert_int_equal(kn_request_next(r, &ev), KN_OK);
     assert_non_null(ev.logits);
-    while (kn_engine_step(e) == KN_OK) /* nobody reads meanwhile: nothing is lost */
+    while (kn_bed_step(e) == KN_OK) /* nobody reads meanwhile: nothing is lost */
         ;
     uint32_t n = 3;
     while (kn_request_next(r, &ev) == KN_OK && ev.kind == KN_EVENT_KIND_TOKEN)
@@ -331,7 +331,7 @@ static void test_cancel(void **state)
     for (int n_steps = 0; n_steps < 12; n_steps += 3) { /* queued, in the prompt, after the first tokens */
         struct kn_request *r = submit(e, &(struct kn_request_opts){.tokens = p, .n_tokens = 200, .max_tokens = 50, .ignore_stop = true});
         for (int i = 0; i < n_steps; i++)
-            kn_engine_step(e);
+            kn_bed_step(e);
         kn_request_cancel(r);
         kn_request_cancel(r);
         while (kn_request_next(r, &ev) == KN_OK && ev.kind == KN_EVENT_KIND_TOKEN)
@@ -339,7 +339,7 @@ static void test_cancel(void **state)
         assert_int_equal(ev.kind, KN_EVENT_KIND_DONE);
         assert_int_equal(ev.reason, KN_STOP_REASON_CANCELLED);
         assert_int_equal(kn_request_kv_digest(r, 1, digest), KN_E_STATE);
-        assert_int_equal(kn_engine_step(e), KN_AGAIN);
+        assert_int_equal(kn_bed_step(e), KN_AGAIN);
         kn_engine_get_stats(e, &es);
         assert_int_equal(es.n_free_blocks + es.n_cached_blocks, es.n_blocks); /* at once, not at close */
         kn_request_close(&r);

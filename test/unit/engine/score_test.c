@@ -413,7 +413,7 @@ static void test_scores_share_steps(void **state)
     for (uint32_t i = 0; i < N; i++)
         r[i] = submit(e, (struct kn_request_opts){.score_prompt = true, .n_top_logprobs = 2, .no_generate = i % 2, .max_tokens = 5});
     for (uint32_t n = a.n; n < 40; n = a.n) { /* a token a step: scoring holds up nobody */
-        assert_int_equal(kn_engine_step(e), KN_OK);
+        assert_int_equal(kn_bed_step(e), KN_OK);
         kn_bed_drain(other, &a, n_vocab);
         assert_int_equal(a.n, n + 1);
     }
