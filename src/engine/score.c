@@ -7,7 +7,8 @@
  *             0                                       first                      n_tokens
  *
  * Not a request: nothing is generated, published or queued, and rows are handed out as they come, so that memory stays
- * bounded (32 rows). The run is idle between the scheduler's steps, once none is under way, and both belong to one thread.
+ * bounded (32 rows). The run is idle between the scheduler's steps, once none is under way, and both belong to one
+ * thread.
  */
 #include <string.h>
 
@@ -24,7 +25,8 @@ static enum kn_status run(struct kn_engine *e, struct kni_seq *seq, const int32_
     if (kni_seq_reserve(seq, first + n) < first + n)
         return kni_err_set(err, KN_E_FULL, "no room in the pool for position %u: close finished requests, or enlarge the pool", first);
     struct kni_run_item item = {.kv = kni_seq_view(seq), .tokens = tokens + first, .n_tokens = n, .first_pos = first,
-                                .want = rows ? KNI_RUN_WANT_LOGITS : KNI_RUN_WANT_NOTHING, .n_logits = rows ? n : 0, .logits = rows};
+                                .want = rows ? KNI_RUN_WANT_LOGITS : KNI_RUN_WANT_NOTHING,
+                                .n_logits = rows ? n : 0, .logits = rows};
     enum kn_status status = kni_run_step(e->run, &item, 1);
     if (status)
         return kni_err_set(err, status, "the step at position %u failed", first);

@@ -154,7 +154,8 @@ struct kn_model *kni_model_ref(struct kn_model *model)
     return model;
 }
 
-enum kn_status kni_model_get_packed(const struct kni_packed **out, struct kn_model *m, const char *form, kni_pack_fn pack, void *user, struct kn_err *err)
+enum kn_status kni_model_get_packed(const struct kni_packed **out, struct kn_model *m, const char *form,
+                                    kni_pack_fn pack, void *user, struct kn_err *err)
 {
     enum kn_status status = KN_OK;
     pthread_mutex_lock(&m->packed_lock);

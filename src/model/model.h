@@ -89,10 +89,11 @@ struct kn_model {
 
 /* Says that these bytes of a tensor are not needed for now: kni_file_map_release. */
 void kni_model_release(const struct kn_model *model, const void *at, size_t n_bytes);
-/* The weights in this form: those that are there, or else those that pack makes of the model (which stay until its last reference goes).
- * So runs of one form share them, and runs of several devices have each its own. Borrowed. pack sets close; its failure is
- * returned. Any thread; waits while another one packs. */
-enum kn_status kni_model_get_packed(const struct kni_packed **out, struct kn_model *model, const char *form, kni_pack_fn pack, void *user, struct kn_err *err);
+/* The weights in this form: those that are there, or else those that pack makes of the model (which stay until its last
+ * reference goes). So runs of one form share them, and runs of several devices have each its own. Borrowed. pack sets
+ * close; its failure is returned. Any thread; waits while another one packs. */
+enum kn_status kni_model_get_packed(const struct kni_packed **out, struct kn_model *model, const char *form,
+                                    kni_pack_fn pack, void *user, struct kn_err *err);
 /* A reference of the caller's own, dropped by kn_model_close; returns model. Any thread. */
 struct kn_model *kni_model_ref(struct kn_model *model);
 

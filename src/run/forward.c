@@ -84,7 +84,8 @@ static void embed(struct worker *w)
             r->kernels.scale(r->x + (size_t)i * hp->n_embd, hp->embed_scale, hp->n_embd);
         for (uint32_t k = 0; k < hp->n_ropes; k++) {
             size_t at = ((size_t)k * r->opts.max_tokens + i) * n_pairs;
-            kni_rope_table(r->cos_rows + at, r->sin_rows + at, r->plan->row_pos[i], n_pairs, r->freqs + (size_t)k * n_pairs);
+            kni_rope_table(r->cos_rows + at, r->sin_rows + at, r->plan->row_pos[i], n_pairs,
+                           r->freqs + (size_t)k * n_pairs);
         }
     }
 }
@@ -327,8 +328,8 @@ static void logits(struct worker *w, uint32_t counter)
     const struct kni_panels *output = &r->weights->output;
     uint32_t n_embd = hp->n_embd, n_vocab = output->n_out, unit, first = share(w, r->n_outs, 0), end = share(w, r->n_outs, 1);
     for (uint32_t i = first; i < end; i++)
-        r->kernels.rmsnorm(r->h + (size_t)i * n_embd, r->x + (size_t)r->plan->out_row[i] * n_embd, vector(r->model->output_norm), n_embd,
-                           hp->rms_eps);
+        r->kernels.rmsnorm(r->h + (size_t)i * n_embd, r->x + (size_t)r->plan->out_row[i] * n_embd,
+                           vector(r->model->output_norm), n_embd, hp->rms_eps);
     quantise_rows(w, r->xq, r->h, n_embd, first, end);
     barrier(w);
     struct input in = input_of(r->h, r->xq, n_embd);

@@ -75,7 +75,8 @@ void kni_run_make_row(const struct kni_run_cpu *r, uint32_t i, uint32_t worker)
     struct kni_run_row *row = r->plan->out_rows[i];
     if (!is_wanted(row))
         return;
-    struct kni_logits l = {.kernels = &r->kernels, .n = r->model->hparams.n_vocab, .x = r->plan->out_logits[i], .max = max_of(r, i), .sum = sums_of(r, i, 0),
+    struct kni_logits l = {.kernels = &r->kernels, .n = r->model->hparams.n_vocab, .x = r->plan->out_logits[i],
+                           .max = max_of(r, i), .sum = sums_of(r, i, 0),
                            .scratch = r->row_scratch + worker * kni_logits_scratch_floats(r->model->hparams.n_vocab)};
     double norm = 0;
     row->status = kni_logits_any_finite(&l) ? KN_OK : KN_E_NOT_FINITE;

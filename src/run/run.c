@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every device's steps have in common: argument checks, the rows of a step, and whether one is under way. The pass itself lies
- * behind struct kni_run_ops. Items come from our own scheduler, but a wrong one would write outside the pool, so a step checks
- * everything before anything is written.
+ * What every device's steps have in common: argument checks, the rows of a step, and whether one is under way. The pass
+ * itself lies behind struct kni_run_ops. Items come from our own scheduler, but a wrong one would write outside the
+ * pool, so a step checks everything before anything is written.
  *
  *     struct kni_run | row_item, row_pos, row_token [max_tokens] | out_row, out_logits, out_rows [max_logits]
  */
@@ -18,9 +18,9 @@
 #include "run/run_ops.h"
 
 #define N_CTX_MAX (1u << 24)
-#define SPINS 16u         /* polls that follow each other at once: a step that is as good as over is not slept through */
-#define SPIN_ROUNDS 32u   /* of a relaxed processor, between two of them: about a microsecond */
-#define SLEEP_NS 50000    /* between later ones: a decode step of a large model on a GPU takes a hundred times as long */
+#define SPINS 16u       /* polls that follow each other at once: a step that is as good as over is not slept through */
+#define SPIN_ROUNDS 32u /* of a relaxed processor, between two of them: about a microsecond */
+#define SLEEP_NS 50000  /* between later ones: a large model's decode step on a GPU takes a hundred times as long */
 
 struct kni_run {
     struct kni_run_opts opts; /* ops is not NULL */
@@ -65,19 +65,24 @@ size_t kni_run_workspace_bytes(const struct kni_run_opts *o)
 enum kn_status kni_run_open(struct kni_run **out, const struct kni_run_opts *o, struct kn_err *err)
 {
     *out = NULL;
-    if (!o->model || !o->max_tokens || !o->max_logits || !o->n_ctx || o->n_ctx > N_CTX_MAX || (unsigned)o->kv_type >= KNI_KERNELS_N_KV_TYPE)
-        return kni_err_set(err, KN_E_ARG, "run: max_tokens %u, max_logits %u, n_ctx %u (at most %u) or kv_type %d is out of range", o->max_tokens,
-                           o->max_logits, o->n_ctx, N_CTX_MAX, (int)o->kv_type);
+    if (!o->model || !o->max_tokens || !o->max_logits || !o->n_ctx || o->n_ctx > N_CTX_MAX ||
+        (unsigned)o->kv_type >= KNI_KERNELS_N_KV_TYPE)
+        return kni_err_set(err, KN_E_ARG,
+                           "run: max_tokens %u, max_logits %u, n_ctx %u (at most %u) or kv_type %d is out of range",
+                           o->max_tokens, o->max_logits, o->n_ctx, N_CTX_MAX, (int)o->kv_type);
     size_t bytes = own_bytes(o);
     struct kni_bump b = {.base = bytes ? kni_calloc(KNI_ALLOC_TAG_SCRATCH, bytes, 64) : NULL};
     if (!b.base)
-        return kni_err_set(err, KN_E_NOMEM, "run: no memory for a workspace of %zu bytes; use a smaller prefill chunk than %u tokens", bytes, o->max_tokens);
+        return kni_err_set(err, KN_E_NOMEM,
+                           "run: no memory for a workspace of %zu bytes; use a smaller prefill chunk than %u tokens",
+                           bytes, o->max_tokens);
     struct kni_run *r = (struct kni_run *)(void *)b.base;
     r->opts = *o;
     r->opts.ops = ops_of(o);
     lay_out(r, &b);
     const struct kni_hparams *hp = &o->model->hparams;
-    r->layout = (struct kni_kv_layout){.n_layer = hp->n_layer, .n_kv_head = hp->n_kv_head, .d_head = hp->d_head, .type = o->kv_type};
+    r->layout = (struct kni_kv_layout){
+        .n_layer = hp->n_layer, .n_kv_head = hp->n_kv_head, .d_head = hp->d_head, .type = o->kv_type};
     enum kn_status status = r->opts.ops->open(&r->state, &r->opts, err);
     if (status)
         kni_run_close(&r);
@@ -119,7 +124,8 @@ static bool item_is_valid(const struct kni_run *r, const struct kni_run_item *it
         return false;
     if (it->n_logits > it->n_tokens || (it->n_logits && !it->logits))
         return false;
-    if ((unsigned)it->want > KNI_RUN_WANT_LOGITS || (it->want == KNI_RUN_WANT_NOTHING) != !it->n_logits || (it->want == KNI_RUN_WANT_ROWS && !it->rows))
+    if ((unsigned)it->want > KNI_RUN_WANT_LOGITS || (it->want == KNI_RUN_WANT_NOTHING) != !it->n_logits ||
+        (it->want == KNI_RUN_WANT_ROWS && !it->rows))
         return false;
     for (uint32_t i = 0; it->rows && i < it->n_logits; i++)
         if (!row_is_valid(r, &it->rows[i]))

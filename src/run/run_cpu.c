@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CPU's forward pass as a device's: memory and weights, how a step's attention is shared out, and one fork that is the step. The
- * layers are in forward.c. A step is over when begin returns, so there is nothing to poll and nothing to copy.
+ * The CPU's forward pass as a device's: memory and weights, how a step's attention is shared out, and one fork that is
+ * the step. The layers are in forward.c. A step is over when begin returns, so there is nothing to poll and nothing to
+ * copy.
  */
 #include <string.h>
 
@@ -24,9 +25,12 @@ static void lay_out(struct kni_run_cpu *r, struct kni_bump *b)
     size_t rows = o->max_tokens, f = sizeof(float), d = hp->d_head;
     r->n_workers = kni_threads_count(o->threads);
     r->group = hp->n_head / hp->n_kv_head;
-    size_t split = rows < KNI_RUN_SPLIT_ITEMS ? rows : KNI_RUN_SPLIT_ITEMS, part_floats = kni_attn_part_floats(hp->n_head, hp->d_head);
+    size_t split = rows < KNI_RUN_SPLIT_ITEMS ? rows : KNI_RUN_SPLIT_ITEMS;
+    size_t part_floats = kni_attn_part_floats(hp->n_head, hp->d_head);
     size_t n_parts = (o->n_ctx + KNI_ATTN_PART_KEYS - 1) / KNI_ATTN_PART_KEYS;
-    r->n_parts_all = (uint32_t)(n_parts > KNI_RUN_SPLIT_PARTS || rows == 1 ? n_parts : split * n_parts < KNI_RUN_SPLIT_PARTS ? split * n_parts : KNI_RUN_SPLIT_PARTS);
+    r->n_parts_all = (uint32_t)(n_parts > KNI_RUN_SPLIT_PARTS || rows == 1      ? n_parts
+                                : split * n_parts < KNI_RUN_SPLIT_PARTS ? split * n_parts
+                                                                        : KNI_RUN_SPLIT_PARTS);
 
     kni_bump_piece(b, 1, sizeof *r);
     r->freqs = kni_bump_piece(b, (size_t)hp->n_ropes * (hp->rope_dim / 2), sizeof *r->freqs);
@@ -50,7 +54,8 @@ static void lay_out(struct kni_run_cpu *r, struct kni_bump *b)
     r->parts = kni_bump_piece(b, r->n_parts_all * part_floats, f);
 
     size_t n_in_max = max_size(hp->n_ff, max_size(hp->n_embd, hp->n_head * d));
-    size_t work = max_size(kni_linear_scratch_bytes() / f, kni_attn_scratch_floats(r->group, hp->d_head, hp->n_kv_head));
+    size_t attn = kni_attn_scratch_floats(r->group, hp->d_head, hp->n_kv_head);
+    size_t work = max_size(kni_linear_scratch_bytes() / f, attn);
     size_t tile = max_size(KNI_RUN_TILE_ROWS * KNI_RUN_COLS, KNI_RUN_FEW_ROWS * KNI_RUN_LOGIT_COLS);
     r->tile_floats = (max_size(tile, 2 * part_floats) + 15) & ~(size_t)15;
     r->own_blocks = KNI_RUN_FEW_ROWS * (n_in_max / KNI_PANEL_BLOCK);
@@ -79,14 +84,17 @@ static enum kn_status cpu_open(void **out, const struct kni_run_opts *o, struct 
     size_t bytes = cpu_workspace_bytes(o);
     struct kni_bump b = {.base = bytes ? kni_calloc(KNI_ALLOC_TAG_SCRATCH, bytes, 64) : NULL};
     if (!b.base)
-        return kni_err_set(err, KN_E_NOMEM, "run: no memory for a workspace of %zu bytes; use a smaller prefill chunk than %u tokens", bytes, o->max_tokens);
+        return kni_err_set(err, KN_E_NOMEM,
+                           "run: no memory for a workspace of %zu bytes; use a smaller prefill chunk than %u tokens",
+                           bytes, o->max_tokens);
     struct kni_run_cpu *r = (struct kni_run_cpu *)(void *)b.base;
     r->opts = *o;
     r->model = o->model;
     r->weights = weights;
     lay_out(r, &b);
     const struct kni_hparams *hp = &o->model->hparams;
-    r->layout = (struct kni_kv_layout){.n_layer = hp->n_layer, .n_kv_head = hp->n_kv_head, .d_head = hp->d_head, .type = o->kv_type};
+    r->layout = (struct kni_kv_layout){
+        .n_layer = hp->n_layer, .n_kv_head = hp->n_kv_head, .d_head = hp->d_head, .type = o->kv_type};
     kni_kernels_init(&r->kernels, kni_cpu_flags());
     if (hp->d_head % 8) { /* SIMD forms of these two take whole vectors only */
         struct kni_kernels ref;
@@ -96,7 +104,8 @@ static enum kn_status cpu_open(void **out, const struct kni_run_opts *o, struct 
     }
     for (uint32_t i = 0; i < hp->n_ropes; i++) {
         const struct kni_rope *rope = &hp->ropes[i];
-        kni_rope_freqs(r->freqs + (size_t)i * (hp->rope_dim / 2), hp->rope_dim / 2, rope->base, rope->scale, rope->factors ? rope->factors->data : NULL);
+        kni_rope_freqs(r->freqs + (size_t)i * (hp->rope_dim / 2), hp->rope_dim / 2, rope->base, rope->scale,
+                       rope->factors ? rope->factors->data : NULL);
     }
     *out = r;
     return KN_OK;
@@ -114,19 +123,22 @@ static void plan_prompt(struct kni_run_cpu *r, uint32_t item, uint32_t row)
     uint32_t tile = kni_attn_tile_tokens(r->group);
     for (uint32_t end = it->n_tokens; end;) { /* late tiles see the most keys: take them first */
         uint32_t t = (end - 1) / tile * tile;
-        r->units[r->n_units++] = (struct kni_run_unit){.item = item, .row = row + t, .first_pos = it->first_pos + t, .n_tokens = end - t};
+        r->units[r->n_units++] = (struct kni_run_unit){
+            .item = item, .row = row + t, .first_pos = it->first_pos + t, .n_tokens = end - t};
         end = t;
     }
 }
 
-/* How decodes are shared out. It decides on speed only: parts of keys and the order of folding are the same in every plan. */
+/* How decodes are shared out. It decides on speed only: parts of keys and the order of folding are the same in every
+ * plan. */
 static void plan_decodes(struct kni_run_cpu *r)
 {
     uint64_t total = 0;
     uint32_t n_parts = 0, n_workers4 = 4 * r->n_workers, row = 0;
     for (uint32_t i = 0; i < r->plan->n_items; i++)
         total += r->plan->items[i].n_tokens == 1 ? r->plan->items[i].first_pos + 1 : 0;
-    uint32_t fair = (uint32_t)(total / n_workers4), piece_keys = (fair / 2 + KNI_ATTN_PART_KEYS / 2) / KNI_ATTN_PART_KEYS * KNI_ATTN_PART_KEYS;
+    uint32_t fair = (uint32_t)(total / n_workers4);
+    uint32_t piece_keys = (fair / 2 + KNI_ATTN_PART_KEYS / 2) / KNI_ATTN_PART_KEYS * KNI_ATTN_PART_KEYS;
     if (piece_keys < KNI_ATTN_PART_KEYS)
         piece_keys = KNI_ATTN_PART_KEYS;
     for (uint32_t i = 0; i < r->plan->n_items; row += r->plan->items[i++].n_tokens) {
@@ -178,4 +190,10 @@ static enum kn_status cpu_try_end(void *state, const struct kni_run_plan *plan)
 }
 
 const struct kni_run_ops kni_run_ops_cpu = {
-    .name = "cpu", .has_tap = true, .workspace_bytes = cpu_workspace_bytes, .open = cpu_open, .begin = cpu_begin, .try_end = cpu_try_end, .close = cpu_close};
+    .name = "cpu",
+    .has_tap = true,
+    .workspace_bytes = cpu_workspace_bytes,
+    .open = cpu_open,
+    .begin = cpu_begin,
+    .try_end = cpu_try_end,
+    .close = cpu_close};

@@ -4,10 +4,10 @@
  *
  *     file: row-major blocks  --all workers, matrix by matrix-->  one allocation of panels, in huge pages where given
  *
- * The model keeps them (kni_model_get_packed) until its last reference goes, so several engines share them. Panels are the same for every
- * CPU level, so runs of all levels share them too; another device has a form of its own beside it. Packed parts of the file
- * are given back to the system as packing goes on: resident memory is one copy. The embedding stays readable in the
- * file, whose pages come back by themselves.
+ * The model keeps them (kni_model_get_packed) until its last reference goes, so several engines share them. Panels are
+ * the same for every CPU level, so runs of all levels share them too; another device has a form of its own beside it.
+ * Packed parts of the file are given back to the system as packing goes on: resident memory is one copy. The embedding
+ * stays readable in the file, whose pages come back by themselves.
  */
 #ifndef KNI_RUN_WEIGHTS_H
 #define KNI_RUN_WEIGHTS_H

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a run on CPU holds: one allocation, laid out here, shared by run_cpu.c (open, plan of attention) and forward.c (the layers).
- * T = max_tokens, W = workers.
+ * What a run on CPU holds: one allocation, laid out here, shared by run_cpu.c (open, plan of attention) and forward.c
+ * (the layers). T = max_tokens, W = workers.
  *
- *     struct kni_run_cpu | frequencies | x h q k v ff, xq ffq [T][..] | rope tables [T] | counters | unit lists | partials | W scratches
+ *     struct kni_run_cpu | frequencies | x h q k v ff, xq ffq [T][..] | rope tables [T] | counters | unit lists
+ *                        | maxima and sums of rows of logits | partials | W scratches
  *
  * Owner thread: the one that steps; workers read it between fork and join and write the parts that they took.
  */

@@ -15,9 +15,10 @@
  * Reserving blocks for one job may throw younger ones out of the batch,
  * so items are made only when it stands.
  *
- * Under way. A step that is not over when it has been launched holds a reference of its own on each block that it reads or writes,
- * until its end. So its jobs may end, be preempted or removed meanwhile: they leave the step (kni_sched_leave_batch), their blocks stay
- * with it, and nobody else gets one that it still writes. Nor does anybody find one: blocks enter the index when the step has been taken.
+ * Under way. A step that is not over when it has been launched holds a reference of its own on each block that it reads
+ * or writes, until its end. So its jobs may end, be preempted or removed meanwhile: they leave the step
+ * (kni_sched_leave_batch), their blocks stay with it, and nobody else gets one that it still writes. Nor does anybody
+ * find one: blocks enter the index when the step has been taken.
  */
 #include "sched/sched_state.h"
 
@@ -114,7 +115,9 @@ static void fill_item(struct kni_sched *s, uint32_t i, uint32_t *n_rows, uint32_
                                         .tokens = job->tokens + first,
                                         .n_tokens = n,
                                         .first_pos = first,
-                                        .want = !n_logits ? KNI_RUN_WANT_NOTHING : job->want_logits ? KNI_RUN_WANT_LOGITS : KNI_RUN_WANT_ROWS,
+                                        .want = !n_logits          ? KNI_RUN_WANT_NOTHING
+                                                : job->want_logits ? KNI_RUN_WANT_LOGITS
+                                                                   : KNI_RUN_WANT_ROWS,
                                         .n_logits = n_logits,
                                         .logits = logits,
                                         .rows = rows};

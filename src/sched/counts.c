@@ -2,8 +2,9 @@
 /*
  * What others may know of the scheduler: statistics, a map of the pool, and a check that no block is lost.
  *
- * The check counts: the references that the pool knows must be those of the jobs, of the publishes and of a step under way, no more. So a leak is
- * found although requests are open. A walk over all blocks, for tests and for the end of a server's day.
+ * The check counts: the references that the pool knows must be those of the jobs, of the publishes and of a step under
+ * way, no more. So a leak is found although requests are open. A walk over all blocks, for tests and for the end of a
+ * server's day.
  * Owner thread: the scheduler's. Nothing here changes anything but statistics.
  */
 #include "sched/sched_state.h"
@@ -47,7 +48,8 @@ uint64_t kni_sched_n_steps(const struct kni_sched *s)
     return s->stats.n_steps;
 }
 
-/* References of the step under way on each of blocks first .. first + n - 1, at most 255. They are no sharing: its jobs hold the blocks. */
+/* References of the step under way on each of blocks first .. first + n - 1, at most 255. They are no sharing: its jobs
+ * hold the blocks. */
 static void count_step_refs(const struct kni_sched *s, uint32_t first, uint32_t n, uint8_t *n_refs)
 {
     memset(n_refs, 0, n);

@@ -58,8 +58,10 @@ enum kn_status kni_job_init(struct kni_job *job, struct kni_pool *pool, const st
         job->hold = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *job->hold + job->seq.max_blocks * (sizeof(uint32_t) + 1), 0);
     if (!opts->no_fetch)
         job->fetch_hold = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *job->fetch_hold + job->seq.max_blocks * sizeof(uint32_t), 0);
-    job->step_hold = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *job->step_hold + job->seq.max_blocks * sizeof(uint32_t), 0);
-    if (!job->tokens || !job->salt || !job->step_hold || (!opts->no_publish && !job->hold) || (!opts->no_fetch && !job->fetch_hold))
+    size_t table_bytes = job->seq.max_blocks * sizeof(uint32_t);
+    job->step_hold = kni_calloc(KNI_ALLOC_TAG_REQUEST, sizeof *job->step_hold + table_bytes, 0);
+    if (!job->tokens || !job->salt || !job->step_hold || (!opts->no_publish && !job->hold) ||
+        (!opts->no_fetch && !job->fetch_hold))
         return KN_E_NOMEM;
     if (job->hold)
         job->hold->qualities = (uint8_t *)(job->hold->block_ids + job->seq.max_blocks);

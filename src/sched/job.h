@@ -34,8 +34,8 @@ enum kni_job_state {
     KNI_JOB_STATE_FINISHED /* keeps its blocks until removed, or until others need them */
 };
 
-/* References that keep blocks alive beyond their job: of a publish (its cookie), of a fetch whose workers have not let go, or of a step
- * under way. */
+/* References that keep blocks alive beyond their job: of a publish (its cookie), of a fetch whose workers have not let
+ * go, or of a step under way. */
 struct kni_hold {
     struct kni_hold *next;
     struct kni_fetch *fetch;

@@ -2,9 +2,9 @@
 /*
  * The loop around a step.
  *
- * Under way. On a device a launched step goes on by itself. Until it is over each call looks at it once, takes news of everything else, and
- * pauses: a few microseconds at first, then a short sleep. The call that takes its results launches no other, so that their
- * logits can be read.
+ * Under way. On a device a launched step goes on by itself. Until it is over each call looks at it once, takes news of
+ * everything else, and pauses: a few microseconds at first, then a short sleep. The call that takes its results
+ * launches no other, so that their logits can be read.
  *
  * Can it stand still? A running job moves unless it needs a block and cannot take one. Then the blocks are with publishes or
  * fetches (both end by themselves: wait for them), or with older jobs that wait for a place. For that rare knot

@@ -14,8 +14,9 @@
  *
  * Publishing happens after a job's last token, in the background, so that it never competes with the answer.
  *
- * A step may be under way between two calls, where the run's device goes on by itself: see kni_sched_step. Jobs may be submitted, cancelled,
- * stopped and removed meanwhile as ever. What such a job has in the step stays there until the step is over, and is dropped.
+ * A step may be under way between two calls, where the run's device goes on by itself: see kni_sched_step. Jobs may be
+ * submitted, cancelled, stopped and removed meanwhile as ever. What such a job has in the step stays there until the
+ * step is over, and is dropped.
  *
  * Owner thread: the one that opened it; it holds no lock and starts no thread.
  */
@@ -79,7 +80,8 @@ static inline uint32_t kni_sched_max_logits(uint32_t max_running)
 
 /* KN_E_NOMEM. */
 enum kn_status kni_sched_open(struct kni_sched **out, const struct kni_sched_opts *opts);
-/* Before the fetcher closes, with all jobs removed: waits until no worker, and no step, writes into blocks of jobs that have ended. */
+/* Before the fetcher closes, with all jobs removed: waits until no worker, and no step, writes into blocks of jobs that
+ * have ended. */
 void kni_sched_drain(struct kni_sched *sched);
 /* All jobs must have been removed. Publishes that still run must have ended: drain, then close the fetcher first. */
 void kni_sched_close(struct kni_sched **sched);
@@ -87,16 +89,17 @@ void kni_sched_close(struct kni_sched **sched);
 /* Queues an initialised job; its memory is borrowed until kni_sched_remove. KN_E_FULL when it could never fit the pool; KN_E_NOMEM
  * when there is no memory for the rows of the first one that is scored. */
 enum kn_status kni_sched_submit(struct kni_sched *sched, struct kni_job *job);
-/* Ends a job now (reason CANCELLED) and gives its blocks back, those that a worker or a step writes into as soon as it has
- * let go. Waits for nobody. Finished jobs stay. */
+/* Ends a job now (reason CANCELLED) and gives its blocks back, those that a worker or a step writes into as soon as it
+ * has let go. Waits for nobody. Finished jobs stay. */
 void kni_sched_cancel(struct kni_sched *sched, struct kni_job *job);
 /* Ends a job now as if it had chosen a stop token: it is published. Finished jobs stay. */
 void kni_sched_stop(struct kni_sched *sched, struct kni_job *job);
 /* Takes a job out in any state; after it kni_job_fini may be called. */
 void kni_sched_remove(struct kni_sched *sched, struct kni_job *job);
 
-/* One step. KN_AGAIN: no job wants anything. KN_OK also when all that could be done was to wait a few milliseconds, and while a step is
- * under way: then the call has looked whether it is over, and has paused for some 50 microseconds at most. */
+/* One step. KN_AGAIN: no job wants anything. KN_OK also when all that could be done was to wait a few milliseconds, and
+ * while a step is under way: then the call has looked whether it is over, and has paused for some 50 microseconds at
+ * most. */
 enum kn_status kni_sched_step(struct kni_sched *sched);
 /* Whether a launched step has not ended. Never between two calls where the run's device is the CPU. */
 bool kni_sched_is_under_way(const struct kni_sched *sched);

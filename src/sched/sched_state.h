@@ -67,12 +67,13 @@ bool kni_sched_make_room(struct kni_sched *sched, const struct kni_job *job);
 void kni_sched_preempt(struct kni_sched *sched, struct kni_job *job);
 
 /* batch.c */
-/* Builds a step and launches it; takes it if it is over at once. False when no running job had anything to compute. None is under way. */
+/* Builds a step and launches it; takes it if it is over at once. False when no running job had anything to compute.
+ * None is under way. */
 bool kni_sched_run_batch(struct kni_sched *sched);
 /* Takes the step under way, if it is over. */
 void kni_sched_poll_batch(struct kni_sched *sched);
-/* Out of the step: before the job's blocks or its memory go. One that is being built no longer has it; one under way goes on, holds the
- * blocks until its end, and its results for the job are dropped. */
+/* Out of the step: before the job's blocks or its memory go. One that is being built no longer has it; one under way
+ * goes on, holds the blocks until its end, and its results for the job are dropped. */
 void kni_sched_leave_batch(struct kni_sched *sched, const struct kni_job *job);
 
 /* sched.c */

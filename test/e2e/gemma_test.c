@@ -185,8 +185,8 @@ static void golden_logits(void **state)
             n = n_tokens - pos < o.max_tokens ? n_tokens - pos : o.max_tokens;
             struct kni_run_item it = {.kv = kni_kv_view_by_block(&layout, pool, table, N_CTX / KNI_BLOCK_TOKENS),
                                       .tokens = tokens + pos, .n_tokens = n, .first_pos = pos,
-                                      .want = pos + n == n_tokens ? KNI_RUN_WANT_LOGITS : KNI_RUN_WANT_NOTHING, .n_logits = pos + n == n_tokens,
-                                      .logits = logits};
+                                      .want = pos + n == n_tokens ? KNI_RUN_WANT_LOGITS : KNI_RUN_WANT_NOTHING,
+                                      .n_logits = pos + n == n_tokens, .logits = logits};
             assert_int_equal(kni_run_step(run, &it, 1), KN_OK);
         }
         double worst = 0;

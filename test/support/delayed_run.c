@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Linked into a test with --wrap=kni_run_open: every run of the program, the engine's too, has steps that are under way for a while
- * (delayed_run.h). test/CMakeLists.txt says of which tests there is such a second program, named *_delayed.
+ * Linked into a test with --wrap=kni_run_open: every run of the program, the engine's too, has steps that are under way
+ * for a while (delayed_run.h). test/CMakeLists.txt says of which tests there is such a second program, named *_delayed.
  */
 #include <stdio.h>
 

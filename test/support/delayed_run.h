@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device's forward pass that goes on by itself for a while: it computes with another one's, but not before it has been asked some
- * times whether it is over. What it reads at begin it copies, so that callers may free and reuse it at once. Meanwhile the K and V that it
- * is going to write hold a pattern, and at the end they must still: a block that somebody else has got or written is found.
+ * A device's forward pass that goes on by itself for a while: it computes with another one's, but not before it has
+ * been asked some times whether it is over. What it reads at begin it copies, so that callers may free and reuse it at
+ * once. Meanwhile the K and V that it is going to write hold a pattern, and at the end they must still: a block that
+ * somebody else has got or written is found.
  *
  * Logits that nobody asked for come back as NaN.
  */
@@ -59,13 +60,15 @@ static struct kni_sampler *kn_delayed_sampler(const struct kni_sampler *from)
 static void kn_delayed_mark(const struct kni_run_item *it, bool look)
 {
     const struct kni_kv_layout *l = &it->kv.layout;
+    const struct kni_kv_host kv = kni_kv_host_of(&it->kv);
     for (uint32_t pos = it->first_pos; pos < it->first_pos + it->n_tokens; pos++)
         for (uint32_t layer = 0; layer < l->n_layer; layer++)
             for (uint32_t i = 0; i < 2 * l->n_kv_head * l->d_head; i++) {
-                uint16_t *row = kni_kv_row(&it->kv, layer, i % 2, i / 2 / l->d_head, pos), mark = (uint16_t)(0x7e00 + pos % 251);
+                uint16_t *value = kni_kv_row(&kv, layer, i % 2, i / 2 / l->d_head, pos) + i / 2 % l->d_head;
+                uint16_t mark = (uint16_t)(0x7e00 + pos % 251);
                 if (look)
-                    kn_delayed_must(row[i / 2 % l->d_head] == mark, "somebody has written into a block of a step under way");
-                row[i / 2 % l->d_head] = mark;
+                    kn_delayed_must(*value == mark, "somebody has written into a block of a step under way");
+                *value = mark;
             }
 }
 
@@ -131,7 +134,8 @@ static enum kn_status kn_delayed_begin(void *state, const struct kni_run_plan *p
 }
 
 /* What came of row k of item it, as far as its caller is still there. */
-static void kn_delayed_give(const struct kn_delayed *d, const struct kni_run_plan *to, uint32_t k, const struct kni_run_item *it)
+static void kn_delayed_give(const struct kn_delayed *d, const struct kni_run_plan *to, uint32_t k,
+                            const struct kni_run_item *it)
 {
     struct kni_run_row *from = d->plan.out_rows[k], *row = to->out_rows[k];
     if (row && from) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model for tests of the scheduler: a device's forward pass (run/run_ops.h). The state after a position is a hash of the state that
- * the pool holds for the position before, the token and the position; it is what the pool then holds. The next token is
- * a function of the state. A block that is shared, copied, fetched or evicted wrongly therefore changes every later token.
+ * A model for tests of the scheduler: a device's forward pass (run/run_ops.h). The state after a position is a hash of
+ * the state that the pool holds for the position before, the token and the position; it is what the pool then holds.
+ * The next token is a function of the state. A block that is shared, copied, fetched or evicted wrongly therefore
+ * changes every later token.
  * Layout: 1 layer, 1 KV head, d_head 4 (K holds the state, V its complement).
  */
 #ifndef KN_TEST_FAKE_RUN_H
@@ -16,7 +17,8 @@
 
 #define KN_FAKE_VOCAB 97
 static const struct kni_kv_layout kn_fake_layout = {.n_layer = 1, .n_kv_head = 1, .d_head = 4, .type = KN_KV_TYPE_F16};
-static struct kn_model kn_fake_model = {.hparams = {.n_layer = 1, .n_head = 1, .n_kv_head = 1, .d_head = 4, .n_vocab = KN_FAKE_VOCAB}};
+static struct kn_model kn_fake_model = {
+    .hparams = {.n_layer = 1, .n_head = 1, .n_kv_head = 1, .d_head = 4, .n_vocab = KN_FAKE_VOCAB}};
 
 struct kn_fake_run {
     enum kn_status fail_status; /* of the next step */
@@ -109,8 +111,12 @@ static enum kn_status kn_fake_run_try_end(void *state, const struct kni_run_plan
     return KN_OK;
 }
 
-static const struct kni_run_ops kn_fake_ops = {.name = "fake", .workspace_bytes = kn_fake_run_bytes, .open = kn_fake_run_open, .begin = kn_fake_run_begin,
-                                               .try_end = kn_fake_run_try_end, .close = kn_fake_run_close};
+static const struct kni_run_ops kn_fake_ops = {.name = "fake",
+                                               .workspace_bytes = kn_fake_run_bytes,
+                                               .open = kn_fake_run_open,
+                                               .begin = kn_fake_run_begin,
+                                               .try_end = kn_fake_run_try_end,
+                                               .close = kn_fake_run_close};
 
 /* What the model must generate after a prompt: n tokens appended to tokens. */
 static void kn_fake_generate(int32_t *tokens, uint32_t n_prompt, uint32_t n)

@@ -230,8 +230,8 @@ static enum kn_status pack_other(struct kni_packed **out, struct kn_model *model
     return KN_OK;
 }
 
-/* Runs of one model share its packed weights, on all CPU levels: the second allocates none, and they outlive the runs. Another device's
- * form stands beside them. */
+/* Runs of one model share its packed weights, on all CPU levels: the second allocates none, and they outlive the runs.
+ * Another device's form stands beside them. */
 static void runs_share_packed_weights(void **state)
 {
     (void)state;

@@ -34,7 +34,7 @@ struct bed {
 };
 
 static int32_t stop_token = -1;
-static const struct kni_run_ops *bed_ops = &kn_fake_ops; /* of runs that are opened from now on; kn_fake_ops computes in the end */
+static const struct kni_run_ops *bed_ops = &kn_fake_ops; /* of runs that are opened from now on */
 
 static inline enum kn_stop_reason take(void *user, struct kni_job *job, int32_t token)
 {
@@ -114,7 +114,8 @@ static inline void done(struct kni_job *job, struct bed *b)
     kni_job_fini(job);
 }
 
-/* One call: where steps are delayed it may launch one, look in vain, or take one. Steps must not allocate through kni_alloc. */
+/* One call: where steps are delayed it may launch one, look in vain, or take one. Steps must not allocate through
+ * kni_alloc. */
 static inline enum kn_status part_of_step(struct bed *b)
 {
     kni_alloc_forbid_begin();

@@ -9,7 +9,8 @@
 
 #define POLLS 5
 
-static void open_delayed(struct bed *b, uint32_t n_blocks, uint32_t max_running, struct kni_fetcher *f, struct kni_sched_opts so)
+static void open_delayed(struct bed *b, uint32_t n_blocks, uint32_t max_running, struct kni_fetcher *f,
+                         struct kni_sched_opts so)
 {
     kn_delayed_inner = &kn_fake_ops;
     kn_delayed_polls = POLLS;
@@ -141,7 +142,8 @@ static void test_some_leave(void **state)
     kni_fetcher_close(&f);
 }
 
-/* A stopped job keeps its blocks until others need them; the one that the step still writes is not given away with them. */
+/* A stopped job keeps its blocks until others need them; the one that the step still writes is not given away with
+ * them. */
 static void test_finished_gives_way(void **state)
 {
     (void)state;
@@ -315,11 +317,15 @@ static void test_wants(void **state)
     kni_pool_take(b.pool, &ids[0]);
     kni_pool_take(b.pool, &ids[1]);
     struct kni_run_row row = {.token = -1};
-    struct kni_run_item it = {.kv = {.layout = kn_fake_layout, .base = kni_pool_base(b.pool), .block_ids = ids, .n_blocks = 2}, .tokens = p, .n_tokens = 20,
-                              .want = KNI_RUN_WANT_LOGITS, .n_logits = 2, .logits = logits};
+    struct kni_kv_view kv = {.layout = kn_fake_layout, .base = kni_pool_base(b.pool), .block_ids = ids, .n_blocks = 2};
+    struct kni_run_item it = {
+        .kv = kv, .tokens = p, .n_tokens = 20, .want = KNI_RUN_WANT_LOGITS, .n_logits = 2, .logits = logits};
     assert_int_equal(kni_run_step(b.run, &it, 1), KN_OK);
     assert_true(isfinite(logits[0]) && isfinite(logits[2 * KN_FAKE_VOCAB - 1]));
-    it = (struct kni_run_item){.kv = it.kv, .tokens = p + 20, .n_tokens = 1, .first_pos = 20, .want = KNI_RUN_WANT_ROWS, .n_logits = 1, .logits = logits, .rows = &row};
+    it = (struct kni_run_item){.kv = kv, .tokens = p + 20, .n_tokens = 1, .first_pos = 20, .logits = logits};
+    it.want = KNI_RUN_WANT_ROWS;
+    it.n_logits = 1;
+    it.rows = &row;
     assert_int_equal(kni_run_step(b.run, &it, 1), KN_OK);
     assert_true(row.token >= 0);
     assert_true(isnan(logits[0]));
@@ -340,9 +346,15 @@ static void test_wants(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_polled_once_a_call), cmocka_unit_test(test_cancel_keeps_blocks), cmocka_unit_test(test_some_leave),
-        cmocka_unit_test(test_finished_gives_way), cmocka_unit_test(test_newcomer_fetches),    cmocka_unit_test(test_step_fails),
-        cmocka_unit_test(test_model_changes),      cmocka_unit_test(test_settle_and_drain),    cmocka_unit_test(test_wants),
+        cmocka_unit_test(test_polled_once_a_call),
+        cmocka_unit_test(test_cancel_keeps_blocks),
+        cmocka_unit_test(test_some_leave),
+        cmocka_unit_test(test_finished_gives_way),
+        cmocka_unit_test(test_newcomer_fetches),
+        cmocka_unit_test(test_step_fails),
+        cmocka_unit_test(test_model_changes),
+        cmocka_unit_test(test_settle_and_drain),
+        cmocka_unit_test(test_wants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
