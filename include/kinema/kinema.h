@@ -11,6 +11,7 @@
 #include "server.h"
 #include "status.h"
 #include "store.h"
+#include "types.h"
 #include "video.h"
 
 #define KN_VERSION_MAJOR 0

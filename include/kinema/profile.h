@@ -12,9 +12,6 @@
 extern "C" {
 #endif
 
-/* Told now and then while a profile is built: what is done, in words, and how far that phase is, 0 to 1. */
-typedef void (*kn_progress_fn)(void *user, const char *phase, double done);
-
 struct kn_profile_opts {
     size_t size;             /* sizeof(struct kn_profile_opts) */
     const char *const *texts; /* UTF-8, not one document cut in pieces but several: borrowed for the call. The last sixth of them, one at

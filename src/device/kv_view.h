@@ -26,7 +26,7 @@
 #include <string.h>
 
 #include "device/device.h"
-#include "kinema/engine.h"
+#include "kinema/types.h"
 
 #define KNI_BLOCK_TOKENS 16u
 

@@ -22,7 +22,7 @@
 #define KNI_RUN_SAMPLER_H
 
 #include "kernel/kernels.h"
-#include "kinema/engine.h"
+#include "kinema/types.h"
 
 #define KNI_SAMPLER_LIST 256u /* up to so many candidates are kept in a sorted list */
 

@@ -317,7 +317,7 @@ static void test_wants(void **state)
     kni_pool_take(b.pool, &ids[0]);
     kni_pool_take(b.pool, &ids[1]);
     struct kni_run_row row = {.token = -1};
-    struct kni_kv_view kv = {.layout = kn_fake_layout, .base = kni_pool_base(b.pool), .block_ids = ids, .n_blocks = 2};
+    const struct kni_kv_view kv = kni_pool_view(b.pool, ids, 2);
     struct kni_run_item it = {
         .kv = kv, .tokens = p, .n_tokens = 20, .want = KNI_RUN_WANT_LOGITS, .n_logits = 2, .logits = logits};
     assert_int_equal(kni_run_step(b.run, &it, 1), KN_OK);
