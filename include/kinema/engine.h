@@ -25,7 +25,6 @@
 #define KINEMA_ENGINE_H
 
 #include "model.h"
-#include "types.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,8 +4,7 @@
  * shape in it; nothing is computed. A model is immutable after open and may be shared by threads and engines.
  *
  *     struct kn_model *m = NULL; struct kn_err err = {0};
- *     struct kn_model_opts o = { .size = sizeof o, .path = "model.gguf" };
- *     if (kn_model_open(&m, &o, &err)) fprintf(stderr, "%s\n", err.text);
+ *     if (kn_model_open(&m, KN_OPTS(kn_model_opts, .path = "model.gguf"), &err)) fprintf(stderr, "%s\n", err.text);
  *     kn_model_close(&m);
  */
 #ifndef KINEMA_MODEL_H
@@ -15,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "status.h"
+#include "types.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,6 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Types that several public headers share: what a KV cache holds, how it is coded, how tokens are chosen.
+ * Types that several public headers share: what a KV cache holds, how it is coded, how tokens are chosen; and the rule
+ * by which public structs grow.
+ *
+ * A struct that the caller makes begins with `size_t size`, which the caller sets to sizeof the struct; the rest of it
+ * starts as zeros. Later versions add members only behind the end of such a struct, so that a program and a library of
+ * different versions understand each other:
+ *
+ * - Options. The library copies them. Zero means the default. A shorter struct, of an older program, is one whose
+ *   missing members are zero. A longer one, of a newer program, is taken if all that this library does not know is
+ *   zero, and refused with KN_E_ARG otherwise: no option is ever ignored. A size that is not set is KN_E_ARG as well.
+ * - What the library fills in (statistics, infos, events). It writes as much as the smaller of both sizes holds. size
+ *   stays; members that the library does not know stay as they were. A size that is not set is KN_E_ARG, and nothing is
+ *   written.
+ * - Options inside options are pointers to such structs; NULL stands for defaults.
+ *
+ * What the library makes (rows, pictures and items given to callbacks, struct kn_model_info) belongs to it and may grow
+ * at its end: read it through the pointer and never copy it by its size into memory of a fixed layout. Elements of
+ * arrays, and struct kn_err, never change.
  */
 #ifndef KINEMA_TYPES_H
 #define KINEMA_TYPES_H
@@ -10,6 +27,12 @@
 #include <stdint.h>
 
 #include "status.h"
+
+/* Options in place, in C: KN_OPTS(kn_model_opts, .path = "model.gguf") is a pointer to options with these members and
+ * their size. They live until the end of the block. */
+#ifndef __cplusplus
+#define KN_OPTS(type, ...) (&(struct type){.size = sizeof(struct type), __VA_ARGS__})
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,9 +53,9 @@ enum kn_preset {
 
 /*
  * How far K and V are from what the model computes; a smaller value is better. Blocks of the pool carry it: what was
- * computed, or restored from exact chunks, is exact; what was restored from a lossy preset has the preset's; and what was
- * computed on top of lossy blocks descends from them and counts as the worst of them. The order of lossy ones is that of
- * their measured KL (README.md).
+ * computed, or restored from exact chunks, is exact; what was restored from a lossy preset has the preset's; and what
+ * was computed on top of lossy blocks descends from them and counts as the worst of them. The order of lossy ones is
+ * that of their measured KL (README.md).
  */
 enum kn_kv_quality {
     KN_KV_QUALITY_DEFAULT = 0, /* in options: what the preset gives (engine), what the engine takes (request) */
@@ -107,7 +130,7 @@ enum kn_stop_reason {
     KN_STOP_REASON_ERROR = 4
 };
 
-/* Told now and then during long work: what is done, in words, and how far that phase is, 0 to 1. user: as in the options. */
+/* Told now and then during long work: what is done, in words, and how far that phase is, 0 to 1. user is the options'. */
 typedef void (*kn_progress_fn)(void *user, const char *phase, double done);
 
 #ifdef __cplusplus

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "base/log.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "codec/codec.h"
 #include "codec/hevc/hevc_encode.h"
@@ -173,12 +174,11 @@ enum kn_status kn_engine_open(struct kn_engine **out, struct kn_model *model, co
     if (!out)
         return kni_err_set(err, KN_E_ARG, "kn_engine_open needs a place for the engine");
     *out = NULL;
-    if (!model || !opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_engine_open needs a model, and options whose size field is set to sizeof(struct kn_engine_opts)");
-    struct kn_engine_opts o = {0};
-    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
-    enum kn_status status = check_opts(&o, model, err);
-    if (status)
+    if (!model)
+        return kni_err_set(err, KN_E_ARG, "kn_engine_open needs a model");
+    struct kn_engine_opts o;
+    enum kn_status status = KNI_OPTS_READ(&o, opts, kn_engine_opts, err);
+    if (status || (status = check_opts(&o, model, err)))
         return status;
     if (!o.prefill_chunk)
         o.prefill_chunk = DEFAULT_PREFILL_CHUNK;

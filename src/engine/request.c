@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "engine/engine_state.h"
 
@@ -73,14 +74,15 @@ enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, c
 {
     enum kn_status status = KN_OK;
     struct kn_request *r = NULL;
-    struct kn_request_opts o = {0};
+    struct kn_request_opts o;
 
     if (!out)
         return kni_err_set(err, KN_E_ARG, "kn_request_submit needs a place for the request");
     *out = NULL;
-    if (!e || !opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_request_submit needs an engine, and options whose size field is set to sizeof(struct kn_request_opts)");
-    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    if (!e)
+        return kni_err_set(err, KN_E_ARG, "kn_request_submit needs an engine");
+    if ((status = KNI_OPTS_READ(&o, opts, kn_request_opts, err)))
+        return status;
     if ((status = kni_engine_check_tokens(e, "prompt", o.tokens, o.n_tokens, err)) || (status = kni_engine_check_quality(o.kv_quality, "engine takes", err)) ||
         (status = kn_model_check(e->model, err)))
         return status;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "engine/engine_state.h"
 #include "kv/chain.h"
@@ -38,7 +39,7 @@ static enum kn_status run(struct kn_engine *e, struct kni_seq *seq, const int32_
 
 enum kn_status kn_engine_score(struct kn_engine *e, const struct kn_score_opts *opts, uint64_t *n_reused, struct kn_err *err)
 {
-    struct kn_score_opts o = {0};
+    struct kn_score_opts o;
     struct kni_seq seq = {0};
     float *rows = NULL;
     size_t bytes;
@@ -46,9 +47,10 @@ enum kn_status kn_engine_score(struct kn_engine *e, const struct kn_score_opts *
 
     if (n_reused)
         *n_reused = 0;
-    if (!e || !opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_engine_score needs an engine, and options whose size field is set to sizeof(struct kn_score_opts)");
-    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    if (!e)
+        return kni_err_set(err, KN_E_ARG, "kn_engine_score needs an engine");
+    if ((status = KNI_OPTS_READ(&o, opts, kn_score_opts, err)))
+        return status;
     if ((status = kni_engine_check_tokens(e, "text to score", o.tokens, o.n_tokens, err)))
         return status;
     if ((status = kni_engine_check_quality(o.kv_quality, "engine takes", err)) || (status = kn_model_check(e->model, err)))

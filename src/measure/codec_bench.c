@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "measure/baseline/baseline.h"
 #include "codec/spectral/spectral.h"
@@ -346,16 +347,18 @@ static enum kn_status do_work(struct bench *b, struct kn_err *err)
 
 static enum kn_status check(struct kn_codec_bench_opts *o, const struct kn_model *model, const struct kn_codec_bench_opts *opts, struct kn_err *err)
 {
-    if (!model || !opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_codec_bench needs a model, and options whose size field is set to sizeof(struct kn_codec_bench_opts)");
-    memcpy(o, opts, opts->size < sizeof *o ? opts->size : sizeof *o);
+    if (!model)
+        return kni_err_set(err, KN_E_ARG, "kn_codec_bench needs a model");
+    enum kn_status status = KNI_OPTS_READ(o, opts, kn_codec_bench_opts, err);
+    if (status)
+        return status;
     o->prefix = o->prefix ? o->prefix : DEFAULT_PREFIX;
     o->seconds = o->seconds > 0 ? o->seconds : DEFAULT_SECONDS;
     if (!o->on_row || !o->tokens)
         return kni_err_set(err, KN_E_ARG, "kn_codec_bench needs tokens and an on_row");
     if (o->prefix % CHUNK || o->n_tokens < o->prefix)
         return kni_err_set(err, KN_E_ARG, "a prefix of %u of %zu tokens: use a multiple of %u that the text has", o->prefix, o->n_tokens, CHUNK);
-    enum kn_status status = kni_eval_check_tokens(model, o->tokens, o->prefix, err);
+    status = kni_eval_check_tokens(model, o->tokens, o->prefix, err);
     return status ? status : kni_eval_check_names(o->only, "row", "exact,fine,medium,small,tiles,rans,transform,zstd,memcpy", err);
 }
 

@@ -18,6 +18,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/sized.h"
 #include "codec/hevc/hevc_encode.h"
 #include "measure/bench_slices.h"
 
@@ -376,9 +377,11 @@ static enum kn_status do_preset(struct bench *b, enum kn_preset preset, struct k
 
 static enum kn_status check(struct kn_codec_bench_hevc_opts *o, const struct kn_model *model, const struct kn_codec_bench_hevc_opts *opts, struct kn_err *err)
 {
-    if (!model || !opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_codec_bench_hevc needs a model, and options whose size field is set to sizeof(struct kn_codec_bench_hevc_opts)");
-    memcpy(o, opts, opts->size < sizeof *o ? opts->size : sizeof *o);
+    if (!model)
+        return kni_err_set(err, KN_E_ARG, "kn_codec_bench_hevc needs a model");
+    enum kn_status status = KNI_OPTS_READ(o, opts, kn_codec_bench_hevc_opts, err);
+    if (status)
+        return status;
     o->prefix = o->prefix ? o->prefix : DEFAULT_PREFIX;
     o->seconds = o->seconds > 0 ? o->seconds : DEFAULT_SECONDS;
     o->n_threads = o->n_threads ? o->n_threads : DEFAULT_THREADS;
@@ -389,7 +392,7 @@ static enum kn_status check(struct kn_codec_bench_hevc_opts *o, const struct kn_
         return kni_err_set(err, KN_E_ARG, "kn_codec_bench_hevc needs tokens and an on_row");
     if (o->prefix % CHUNK || o->n_tokens < o->prefix)
         return kni_err_set(err, KN_E_ARG, "a prefix of %u of %zu tokens: use a multiple of %u that the text has", o->prefix, o->n_tokens, CHUNK);
-    enum kn_status status = kni_eval_check_tokens(model, o->tokens, o->prefix, err);
+    status = kni_eval_check_tokens(model, o->tokens, o->prefix, err);
     if (status == KN_OK)
         status = kni_eval_check_names(o->encoders, "encoder", "ours,x265-ultrafast,x265-medium", err);
     if (status == KN_OK)

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "measure/eval_ablation.h"
 #include "measure/eval_method.h"
@@ -196,9 +197,11 @@ static enum kn_status do_ablation(struct eval *e, struct kn_err *err)
 
 static enum kn_status check(struct kn_eval_opts *o, const struct kn_model *model, const struct kn_eval_opts *opts, struct kn_err *err)
 {
-    if (!model || !opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_codec_eval needs a model, and options whose size field is set to sizeof(struct kn_eval_opts)");
-    memcpy(o, opts, opts->size < sizeof *o ? opts->size : sizeof *o);
+    if (!model)
+        return kni_err_set(err, KN_E_ARG, "kn_codec_eval needs a model");
+    enum kn_status status = KNI_OPTS_READ(o, opts, kn_eval_opts, err);
+    if (status)
+        return status;
     o->prefix = o->prefix ? o->prefix : DEFAULT_PREFIX;
     o->continue_ = o->continue_ ? o->continue_ : DEFAULT_CONTINUE;
     if (!o->on_row || !o->tokens)
@@ -207,7 +210,7 @@ static enum kn_status check(struct kn_eval_opts *o, const struct kn_model *model
         return kni_err_set(err, KN_E_ARG, "a prefix of %u tokens: use a multiple of %u, the tokens of a chunk", o->prefix, KNI_EVAL_CHUNK);
     if (o->n_tokens < (size_t)o->prefix + o->continue_)
         return kni_err_set(err, KN_E_ARG, "%zu tokens of text, but prefix and continue want %zu: give a longer text", o->n_tokens, (size_t)o->prefix + o->continue_);
-    enum kn_status status = kni_eval_check_tokens(model, o->tokens, (size_t)o->prefix + o->continue_, err);
+    status = kni_eval_check_tokens(model, o->tokens, (size_t)o->prefix + o->continue_, err);
     if (status == KN_OK)
         status = kni_eval_check_list(o->only, false, err);
     if (status == KN_OK && o->ablation && !o->profile_path)

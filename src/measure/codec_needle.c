@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "measure/eval_calibration.h"
 #include "measure/eval_method.h"
@@ -187,9 +188,11 @@ static enum kn_status do_haystack(struct needle *x, uint32_t index, uint32_t n_h
 
 static enum kn_status check(struct kn_needle_opts *o, const struct kn_model *model, const struct kn_needle_opts *opts, struct kn_err *err)
 {
-    if (!model || !opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_codec_needle needs a model, and options whose size field is set to sizeof(struct kn_needle_opts)");
-    memcpy(o, opts, opts->size < sizeof *o ? opts->size : sizeof *o);
+    if (!model)
+        return kni_err_set(err, KN_E_ARG, "kn_codec_needle needs a model");
+    enum kn_status status = KNI_OPTS_READ(o, opts, kn_needle_opts, err);
+    if (status)
+        return status;
     o->n_facts = o->n_facts ? o->n_facts : DEFAULT_FACTS;
     o->n_tokens = o->n_tokens ? o->n_tokens : DEFAULT_TOKENS;
     if (!o->on_row || !o->text)
@@ -198,7 +201,7 @@ static enum kn_status check(struct kn_needle_opts *o, const struct kn_model *mod
         return kni_err_set(err, KN_E_ARG, "haystacks of %u tokens: use at least %u", o->n_tokens, KNI_EVAL_CHUNK);
     if (o->text_bytes > (size_t)1 << 30)
         return kni_err_set(err, KN_E_ARG, "a text of %zu bytes: use 1 GiB at most", o->text_bytes);
-    enum kn_status status = kni_eval_check_list(o->only, true, err);
+    status = kni_eval_check_list(o->only, true, err);
     return status == KN_OK && o->calibration ? kni_eval_calibration_check(o->calibration, model, o->kv_type, err) : status;
 }
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "codec/container.h"
 #include "codec/hevc/hevc_encode.h"
@@ -192,9 +193,11 @@ static enum kn_status do_all(struct search *x, struct kn_err *err)
 
 static enum kn_status check(struct kn_search_opts *o, const struct kn_model *model, const struct kn_search_opts *opts, struct kn_err *err)
 {
-    if (!model || !opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_codec_search needs a model, and options whose size field is set to sizeof(struct kn_search_opts)");
-    memcpy(o, opts, opts->size < sizeof *o ? opts->size : sizeof *o);
+    if (!model)
+        return kni_err_set(err, KN_E_ARG, "kn_codec_search needs a model");
+    enum kn_status status = KNI_OPTS_READ(o, opts, kn_search_opts, err);
+    if (status)
+        return status;
     o->sample_tokens = o->sample_tokens ? o->sample_tokens : DEFAULT_SAMPLE;
     o->levels = o->levels ? o->levels : DEFAULT_LEVELS;
     if (!o->on_row || !o->tokens)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "measure/eval_bed.h"
 #include "kernel/rope.h"
@@ -69,13 +70,15 @@ static enum kn_status open_bases(struct kn_eval_calibration *c, struct kn_err *e
 
 enum kn_status kn_eval_calibration_open(struct kn_eval_calibration **out, struct kn_model *model, const struct kn_eval_calibration_opts *opts, struct kn_err *err)
 {
-    struct kn_eval_calibration_opts o = {0};
+    struct kn_eval_calibration_opts o;
     if (!out)
         return kni_err_set(err, KN_E_ARG, "kn_eval_calibration_open needs a place for the calibration");
     *out = NULL;
-    if (!model || !opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_eval_calibration_open needs a model, and options whose size field is set to sizeof(struct kn_eval_calibration_opts)");
-    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    if (!model)
+        return kni_err_set(err, KN_E_ARG, "kn_eval_calibration_open needs a model");
+    enum kn_status status = KNI_OPTS_READ(&o, opts, kn_eval_calibration_opts, err);
+    if (status)
+        return status;
     if (!o.texts || !o.n_tokens || !o.n_texts)
         return kni_err_set(err, KN_E_ARG, "kn_eval_calibration_open needs texts");
     struct kn_eval_calibration *c = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *c, 0);
@@ -84,7 +87,7 @@ enum kn_status kn_eval_calibration_open(struct kn_eval_calibration **out, struct
     const struct kni_hparams *h = &model->hparams;
     c->model = kni_model_ref(model);
     c->kv = (struct kni_kv_layout){.n_layer = h->n_layer, .n_kv_head = h->n_kv_head, .d_head = h->d_head, .type = o.kv_type};
-    enum kn_status status = kni_threads_open(&c->threads, o.n_threads);
+    status = kni_threads_open(&c->threads, o.n_threads);
     if (status) {
         status = kni_err_set(err, status, "cannot start %u compute threads: ask for fewer", o.n_threads);
         goto done;

@@ -9,6 +9,7 @@
 
 #include <string.h>
 
+#include "base/sized.h"
 #include "model/arch.h"
 #include "model/chat.h"
 
@@ -118,18 +119,19 @@ enum kn_status kn_model_open(struct kn_model **out, const struct kn_model_opts *
     if (!out)
         return kni_err_set(err, KN_E_ARG, "kn_model_open: out is NULL");
     *out = NULL;
-    struct kn_model_opts o = {0};
-    if (opts && opts->size >= sizeof opts->size)
-        memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    struct kn_model_opts o;
+    enum kn_status status = KNI_OPTS_READ(&o, opts, kn_model_opts, err);
+    if (status)
+        return status;
     if (!o.path || !*o.path)
-        return kni_err_set(err, KN_E_ARG, "kn_model_open: no path to a GGUF file is given, or opts.size is not set");
+        return kni_err_set(err, KN_E_ARG, "kn_model_open: no path to a GGUF file is given");
     struct kn_model *m = kni_calloc(KNI_ALLOC_TAG_MODEL, sizeof *m, 0);
     if (!m)
         return kni_err_set(err, KN_E_NOMEM, "%s: out of memory", o.path);
     atomic_store_explicit(&m->n_refs, 1, memory_order_relaxed);
     pthread_mutex_init(&m->packed_lock, NULL);
     kni_arena_init(&m->arena, KNI_ALLOC_TAG_MODEL, 0);
-    enum kn_status status = load_model(m, o.path, o.chat_template, err);
+    status = load_model(m, o.path, o.chat_template, err);
     if (status != KN_OK)
         kn_model_close(&m);
     *out = m;
@@ -222,10 +224,9 @@ enum kn_status kn_model_tokenize(const struct kn_model *model, const char *text,
 enum kn_status kn_model_tokenize_with(const struct kn_model *model, const char *text, size_t n_bytes, const struct kn_tokenize_opts *opts, int32_t *ids,
                                       size_t *n_ids)
 {
-    struct kn_tokenize_opts o = {.size = sizeof o};
-    if (!opts || opts->size < sizeof opts->size)
+    struct kn_tokenize_opts o;
+    if (KNI_OPTS_READ(&o, opts, kn_tokenize_opts, NULL))
         return KN_E_ARG;
-    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
     if (!n_ids || (n_bytes && !text) || (*n_ids && !ids) || (o.flags & ~(unsigned)(KN_TOKENIZE_SPECIAL | KN_TOKENIZE_BOS)) || (o.n_plain && !o.plain))
         return KN_E_ARG;
     return kni_tokenizer_encode_with(model->tokenizer, text, n_bytes, &o, NULL, ids, n_ids);

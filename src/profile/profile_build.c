@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/cpu.h"
 #include "base/file.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "profile/profile_build_state.h"
 #include "kernel/rope.h"
@@ -138,15 +139,14 @@ static void clean_up(struct kni_build *b)
 
 enum kn_status kn_profile_build(struct kn_model *model, const char *path, const struct kn_profile_opts *opts, struct kn_err *err)
 {
-    if (!model || !path || !opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_profile_build needs a model, a path, and options whose size field is set to sizeof(struct kn_profile_opts)");
-    struct kn_profile_opts o = {0};
-    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    if (!model || !path)
+        return kni_err_set(err, KN_E_ARG, "kn_profile_build needs a model and a path");
+    struct kn_profile_opts o;
     struct kni_file_save save = {0};
     void *data = NULL;
     size_t n_bytes;
-    enum kn_status status = check_opts(&o, err);
-    if (status)
+    enum kn_status status = KNI_OPTS_READ(&o, opts, kn_profile_opts, err);
+    if (status || (status = check_opts(&o, err)))
         return status;
     struct kni_build *b = kni_calloc(KNI_ALLOC_TAG_MISC, sizeof *b, 64);
     if (!b)

@@ -19,6 +19,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "server/api/api.h"
 #include "server/server_opts.h"
@@ -203,12 +204,11 @@ enum kn_status kn_server_open(struct kn_server **out, struct kn_model *model, co
     if (!out)
         return kni_err_set(err, KN_E_ARG, "kn_server_open needs a place for the server");
     *out = NULL;
-    if (!model || !opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_server_open needs a model, and options whose size field is set to sizeof(struct kn_server_opts)");
-    struct kn_server_opts o = {0};
-    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
-    enum kn_status status = check_opts(&o, err);
-    if (status)
+    if (!model)
+        return kni_err_set(err, KN_E_ARG, "kn_server_open needs a model");
+    struct kn_server_opts o;
+    enum kn_status status = KNI_OPTS_READ(&o, opts, kn_server_opts, err);
+    if (status || (status = check_opts(&o, err)))
         return status;
     struct kn_server *s = kni_calloc(KNI_ALLOC_TAG_MISC, sizeof *s, 0);
     if (!s)
@@ -217,12 +217,7 @@ enum kn_status kn_server_open(struct kn_server **out, struct kn_model *model, co
     s->model = model;
     s->opts = o;
     s->opts.engine = NULL;
-    s->engine_opts = (struct kn_engine_opts){.size = sizeof s->engine_opts};
-    if (o.engine && o.engine->size < sizeof o.engine->size)
-        status = kni_err_set(err, KN_E_ARG, "engine options need their size field set to sizeof(struct kn_engine_opts)");
-    else if (o.engine)
-        memcpy(&s->engine_opts, o.engine, o.engine->size < sizeof s->engine_opts ? o.engine->size : sizeof s->engine_opts);
-    s->engine_opts.size = sizeof s->engine_opts; /* what was not given is zero */
+    status = KNI_OPTS_READ_OR_DEFAULT(&s->engine_opts, o.engine, kn_engine_opts, err);
     if (!status && (status = copy_strings(s, &o)))
         kni_err_set(err, status, "no memory for the server's %zu keys", o.n_keys);
     if (!status)

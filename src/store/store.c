@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/sized.h"
 #include "base/status.h"
 
 static const struct kni_store_ops *const schemes[] = {&kni_store_lmdb_ops, &kni_store_fault_ops}; /* redis:// and s3:// will sit here */
@@ -27,12 +28,13 @@ static enum kn_status refuse_scheme(const char *url, struct kn_err *err)
 
 enum kn_status kn_store_open(struct kn_store **out, const struct kn_store_opts *opts, struct kn_err *err)
 {
-    struct kn_store_opts o = {0};
+    struct kn_store_opts o;
     *out = NULL;
-    if (opts && opts->size >= sizeof opts->size)
-        memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    enum kn_status status = KNI_OPTS_READ(&o, opts, kn_store_opts, err);
+    if (status)
+        return status;
     if (!o.url || !*o.url)
-        return kni_err_set(err, KN_E_ARG, "store: no URL given, or opts.size is not set; expected something like lmdb:PATH");
+        return kni_err_set(err, KN_E_ARG, "store: no URL given; expected something like lmdb:PATH");
     if (!o.max_bytes)
         o.max_bytes = KNI_STORE_DEFAULT_MAX_BYTES;
     for (size_t i = 0; i < N_SCHEMES; i++) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/le.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "codec/container.h"
 #include "measure/reader/hevc_reader.h"
@@ -123,10 +124,12 @@ static enum kn_status look_at_chunk(const struct kn_hevc_inspect_opts *opts, con
 enum kn_status kn_hevc_inspect(const void *bytes, size_t n_bytes, const struct kn_hevc_inspect_opts *opts, struct kn_err *err)
 {
     static const uint8_t start[4] = {0, 0, 0, 1};
-    if (!bytes || !opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_hevc_inspect needs bytes and options with their size set");
-    struct kn_hevc_inspect_opts o = {0};
-    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    if (!bytes)
+        return kni_err_set(err, KN_E_ARG, "kn_hevc_inspect needs bytes");
+    struct kn_hevc_inspect_opts o;
+    enum kn_status status = KNI_OPTS_READ(&o, opts, kn_hevc_inspect_opts, err);
+    if (status)
+        return status;
     struct look l = {.opts = &o};
     if (n_bytes >= 4 && !memcmp(bytes, "KNC1", 4))
         return look_at_chunk(&o, bytes, n_bytes, err);

@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/le.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "codec/container.h"
 #include "codec/hevc/hevc_decode.h"
@@ -54,11 +55,10 @@ enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct
     if (!out)
         return kni_err_set(err, KN_E_ARG, "kn_video_encoder_open needs a place for the encoder");
     *out = NULL;
-    if (!opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_video_encoder_open needs options whose size field is set to sizeof(struct kn_video_encode_opts)");
-    struct kn_video_encode_opts o = {0};
-    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
-    enum kn_status s = kni_hevc_lossless_check_size(o.width, o.height, err);
+    struct kn_video_encode_opts o;
+    enum kn_status s = KNI_OPTS_READ(&o, opts, kn_video_encode_opts, err);
+    if (s == KN_OK)
+        s = kni_hevc_lossless_check_size(o.width, o.height, err);
     if (s != KN_OK)
         return s;
     if ((unsigned)o.content > KN_VIDEO_CONTENT_TILES)
@@ -239,10 +239,10 @@ enum kn_status kn_video_decoder_open(struct kn_video_decoder **out, const struct
     if (!out)
         return kni_err_set(err, KN_E_ARG, "kn_video_decoder_open needs a place for the decoder");
     *out = NULL;
-    if (!opts || opts->size < sizeof opts->size)
-        return kni_err_set(err, KN_E_ARG, "kn_video_decoder_open needs options whose size field is set to sizeof(struct kn_video_decode_opts)");
-    struct kn_video_decode_opts o = {0};
-    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    struct kn_video_decode_opts o;
+    enum kn_status s = KNI_OPTS_READ(&o, opts, kn_video_decode_opts, err);
+    if (s != KN_OK)
+        return s;
     if (!o.on_picture)
         return kni_err_set(err, KN_E_ARG, "kn_video_decoder_open needs an on_picture");
     struct kn_video_decoder *d = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *d, 0);

@@ -332,7 +332,7 @@ static void wrong_options_are_refused(void **state)
         refuses(x, sentence); \
     } while (0)
     REFUSES(n_slices, 65, "65 slices a picture");
-    REFUSES(size, 0, "size field");
+    REFUSES(size, 0, "size of struct kn_codec_bench_hevc_opts");
     REFUSES(prefix, 300, "multiple of 256");
     REFUSES(n_tokens, PREFIX - 1, "multiple of 256");
     REFUSES(tokens, NULL, "needs tokens");
