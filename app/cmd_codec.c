@@ -141,7 +141,7 @@ static int eval_text(struct kn_model *model, const struct args *a, const char *p
                               .only = a->only,
                               .ablation = a->ablation,
                               .calibration = calibration,
-                              .hevc = a->hevc,
+                              .hevc = &a->hevc,
                               .on_row = on_eval_row,
                               .progress = kn_app_on_progress,
                               .user = &user};
@@ -229,7 +229,7 @@ static int needle(struct kn_model *model, const struct args *a, struct kn_eval_c
                                 .n_threads = a->n_threads,
                                 .only = a->only,
                                 .calibration = calibration,
-                                .hevc = a->hevc,
+                                .hevc = &a->hevc,
                                 .on_row = on_needle_row,
                                 .progress = kn_app_on_progress,
                                 .user = &user};
@@ -286,7 +286,7 @@ static int search(struct kn_model *model, const struct args *a)
                                 .levels = a->levels,
                                 .kv_type = a->kv_type,
                                 .n_threads = a->n_threads,
-                                .hevc = a->hevc,
+                                .hevc = &a->hevc,
                                 .on_row = on_search_row,
                                 .progress = kn_app_on_progress,
                                 .user = &user};
@@ -427,7 +427,8 @@ static int parse(int argc, char **argv, struct args *a)
 
 int kn_cmd_codec(int argc, char **argv)
 {
-    struct args args = {.prefix = 3072, .continue_ = 1024, .n_facts = 40, .sample = 256, .levels = 64};
+    struct args args = {.prefix = 3072, .continue_ = 1024, .n_facts = 40, .sample = 256, .levels = 64,
+                        .hevc = {.size = sizeof args.hevc}};
     char path[4096], profile_path[4096];
     if (argc > 1 && (!strcmp(argv[1], "encode") || !strcmp(argv[1], "decode")))
         return kn_cmd_codec_video(argc - 1, argv + 1);

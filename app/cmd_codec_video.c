@@ -187,7 +187,14 @@ static int encode(struct job *j)
     const struct args *a = &j->args;
     struct kn_video_encoder *encoder = NULL;
     struct kn_err err = {0};
-    struct kn_video_encode_opts eo = {.size = sizeof eo, .width = a->width, .height = a->height, .hevc = a->hevc, .content = a->content, .verify = a->verify, .hash = a->hash, .sealed = a->hash != KN_VIDEO_HASH_NONE};
+    struct kn_video_encode_opts eo = {.size = sizeof eo,
+                                      .width = a->width,
+                                      .height = a->height,
+                                      .hevc = &a->hevc,
+                                      .content = a->content,
+                                      .verify = a->verify,
+                                      .hash = a->hash,
+                                      .sealed = a->hash != KN_VIDEO_HASH_NONE};
     size_t n_bytes = 3 * (size_t)a->width * a->height;
     uint8_t *samples = malloc(n_bytes);
     int exit_status = KN_APP_EXIT_OK;
@@ -383,7 +390,7 @@ static int parse(int argc, char **argv, struct args *a)
 
 int kn_cmd_codec_video(int argc, char **argv)
 {
-    struct job j = {.begin_ns = kn_app_now_ns()};
+    struct job j = {.begin_ns = kn_app_now_ns(), .args.hevc.size = sizeof j.args.hevc};
     int exit_status = parse(argc, argv, &j.args);
     if (exit_status)
         return exit_status;

@@ -279,8 +279,8 @@ static void add_results(struct run *r, json_t *o)
     json_object_set_new(o, "lossy", json_boolean(preset != KN_PRESET_EXACT));
     json_object_set_new(o, "backend", spectral ? json_string(r->opts.engine.backend == KN_BACKEND_HEVC ? "hevc" : "rans") : json_null());
     bool video = preset == KN_PRESET_TILES || (spectral && r->opts.engine.backend == KN_BACKEND_HEVC);
-    json_object_set_new(o, "hevc_encoder", video ? json_string(kn_app_hevc_encoder_name(&r->opts.engine.hevc)) : json_null());
-    json_object_set_new(o, "hevc_tools", video ? json_string(kn_app_hevc_tools_name(&r->opts.engine.hevc)) : json_null());
+    json_object_set_new(o, "hevc_encoder", video ? json_string(kn_app_hevc_encoder_name(&r->opts.hevc)) : json_null());
+    json_object_set_new(o, "hevc_tools", video ? json_string(kn_app_hevc_tools_name(&r->opts.hevc)) : json_null());
     json_object_set_new(o, "decode_bytes", integer(e->fetch_working_bytes));
     json_object_set_new(o, "kv_bytes_per_token", integer(kn_model_info(r->model)->kv_bytes_per_token));
     json_object_set_new(o, "threads", integer(e->n_threads));

@@ -126,7 +126,7 @@ static int bad(const char *what, const char *got, const char *wanted)
 static int parse_number(int option, const char *text, struct kn_run_opts *o)
 {
     struct kn_engine_opts *e = &o->engine;
-    struct kn_sampler_opts *s = &o->request.sampler;
+    struct kn_sampler_opts *s = &o->sampler;
     uint64_t seconds;
     switch (option) {
     case 'n': return kn_app_parse_u32(text, 0, 1u << 24, &o->max_tokens) ? 0 : bad("-n", text, "a number of tokens, 0 to 16777216");
@@ -150,9 +150,11 @@ static int parse_number(int option, const char *text, struct kn_run_opts *o)
             return bad("--store-ttl", text, "a time, such as 90s, 15m, 12h or 7d");
         e->store_ttl_s = seconds;
         return 0;
-    case OPT_LEVELS: return kn_app_parse_u32(text, 4, 256, &e->tiles.levels) ? 0 : bad("--levels", text, "4 to 256 levels");
+    case OPT_LEVELS:
+        return kn_app_parse_u32(text, 4, 256, &o->tiles.levels) ? 0 : bad("--levels", text, "4 to 256 levels");
     case OPT_PER_PICTURE:
-        return kn_app_parse_u32(text, 1, 8192, &e->tiles.tokens_per_picture) ? 0 : bad("--tokens-per-picture", text, "1 to 8192 tokens");
+        return kn_app_parse_u32(text, 1, 8192, &o->tiles.tokens_per_picture)
+                   ? 0 : bad("--tokens-per-picture", text, "1 to 8192 tokens");
     case OPT_CHUNK_TOKENS:
         return kn_app_parse_u32(text, 16, 8192, &e->chunk_tokens) && e->chunk_tokens % 16 == 0
                    ? 0 : bad("--chunk-tokens", text, "a multiple of 16 from 16 to 8192");
@@ -219,7 +221,7 @@ static int parse_one(int option, const char *text, struct kn_run_opts *o)
     case OPT_CPU: return parse_choice(option, text, o);
     case KN_APP_OPT_HEVC_ENCODER:
     case KN_APP_OPT_HEVC_TOOLS:
-    case KN_APP_OPT_HEVC_SLICES: return kn_app_hevc_option("run", option, text, &o->engine.hevc);
+    case KN_APP_OPT_HEVC_SLICES: return kn_app_hevc_option("run", option, text, &o->hevc);
     default: return parse_number(option, text, o);
     }
 }
@@ -230,7 +232,8 @@ static int check_store(const struct kn_run_opts *o)
     const struct kn_engine_opts *e = &o->engine;
     const struct { bool given; const char *name; } options[] = {
         {e->profile_path, "--profile"},         {e->preset, "--preset"},
-        {e->backend, "--backend"},              {kn_app_hevc_given(&e->hevc), "--hevc-encoder, --hevc-tools or --hevc-slices"},
+        {e->backend, "--backend"},
+        {kn_app_hevc_given(&o->hevc), "--hevc-encoder, --hevc-tools or --hevc-slices"},
         {e->store_max_bytes, "--store-max"},    {e->store_ttl_s, "--store-ttl"},
         {e->store_read_only, "--store-read-only"}, {e->chunk_tokens, "--chunk-tokens"},
         {e->fetch_deadline_ms, "--fetch-deadline"}, {e->kv_quality, "--kv-quality"},
@@ -246,7 +249,7 @@ static int check_store(const struct kn_run_opts *o)
 /* What is harmless and yet does nothing is said, and no error. */
 static void say_unused(const struct kn_run_opts *o)
 {
-    const struct kn_sampler_opts *s = &o->request.sampler;
+    const struct kn_sampler_opts *s = &o->sampler;
     const struct { bool unused; const char *name, *why; } options[] = {
         {o->request.no_fetch && !o->engine.store_url, "--no-fetch", "there is no --store"},
         {o->request.no_publish && !o->engine.store_url, "--no-publish", "there is no --store"},
@@ -265,9 +268,15 @@ static void say_unused(const struct kn_run_opts *o)
 
 int kn_run_opts_parse(struct kn_run_opts *opts, int argc, char **argv)
 {
-    *opts = (struct kn_run_opts){.max_tokens = 512};
+    *opts = (struct kn_run_opts){.max_tokens = 512,
+                                  .tiles = {.size = sizeof opts->tiles},
+                                  .hevc = {.size = sizeof opts->hevc},
+                                  .sampler = {.size = sizeof opts->sampler}};
     opts->engine.size = sizeof opts->engine;
+    opts->engine.tiles = &opts->tiles;
+    opts->engine.hevc = &opts->hevc;
     opts->request.size = sizeof opts->request;
+    opts->request.sampler = &opts->sampler;
     opterr = 0;
     optind = 1;
     for (int option; (option = getopt_long(argc, argv, ":m:p:f:n:c:t:qvh", table, NULL)) != -1;) {
@@ -294,11 +303,12 @@ int kn_run_opts_parse(struct kn_run_opts *opts, int argc, char **argv)
         return kn_app_usage_error("run", "--chat-template has no meaning with --raw");
     if (opts->raw && opts->system)
         return kn_app_usage_error("run", "--system has no meaning with --raw");
-    if ((opts->engine.tiles.levels || opts->engine.tiles.tokens_per_picture) && opts->engine.preset != KN_PRESET_TILES)
+    if ((opts->tiles.levels || opts->tiles.tokens_per_picture) && opts->engine.preset != KN_PRESET_TILES)
         return kn_app_usage_error("run", "--levels and --tokens-per-picture belong to --preset tiles");
     if (opts->engine.backend && opts->engine.preset && !kn_app_preset_needs_profile(opts->engine.preset))
         return kn_app_usage_error("run", "--backend belongs to the presets fine, medium and small");
-    if (kn_app_hevc_given(&opts->engine.hevc) && opts->engine.preset != KN_PRESET_TILES && opts->engine.backend != KN_BACKEND_HEVC)
+    if (kn_app_hevc_given(&opts->hevc) && opts->engine.preset != KN_PRESET_TILES &&
+        opts->engine.backend != KN_BACKEND_HEVC)
         return kn_app_usage_error("run", "--hevc-encoder, --hevc-tools and --hevc-slices belong to video: --preset tiles or --backend hevc");
     if (opts->engine.backend && !opts->engine.preset && !opts->engine.profile_path)
         return kn_app_usage_error("run", "--backend belongs to the presets fine, medium and small: give one with --preset");

@@ -16,6 +16,9 @@ struct kn_run_opts {
     uint32_t max_tokens;    /* 512 by default */
     struct kn_engine_opts engine;
     struct kn_request_opts request;
+    struct kn_tiles_opts tiles; /* these three: what engine and request point at */
+    struct kn_hevc_opts hevc;
+    struct kn_sampler_opts sampler;
 };
 
 /* Returns KN_APP_EXIT_OK, or KN_APP_EXIT_USAGE after a message. */

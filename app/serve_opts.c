@@ -26,7 +26,7 @@
 #define FLAG(n, member, w) .name = n, .kind = KN_SERVE_KIND_FLAG, .offset = AT(member), .what = w
 #define CHOICE(n, member, array, a, w) .name = n, .kind = KN_SERVE_KIND_CHOICE, .offset = AT(member), NAMES(array), .arg = a, .what = w
 #define LIST(n, member, a, w) .name = n, .kind = KN_SERVE_KIND_LIST, .offset = AT(member), .arg = a, .what = w
-#define HEVC(n, o, a, w) .name = n, .kind = KN_SERVE_KIND_HEVC, .option = o, .offset = AT(engine.hevc), .arg = a, .what = w
+#define HEVC(n, o, a, w) .name = n, .kind = KN_SERVE_KIND_HEVC, .option = o, .offset = AT(hevc), .arg = a, .what = w
 
 static const char *qualities[KN_KV_QUALITY_COUNT]; /* the library's names; set before any option is read */
 static const char *const backends[] = {"rans", "hevc"};
@@ -73,8 +73,8 @@ const struct kn_serve_setting kn_serve_settings[] = {
           "default $KINEMA_PROFILE, else the model's own in the cache folder")},
     {CHOICE("backend", backend, backends, "rans|hevc", "how fine, medium and small are written (rans)")},
     {COUNT("chunk_tokens", engine.chunk_tokens, 16, 8192, 256, "tokens of a stored chunk, a multiple of 16")},
-    {COUNT("levels", engine.tiles.levels, 4, 256, 0, "quantiser levels of tiles (64)")},
-    {COUNT("tokens_per_picture", engine.tiles.tokens_per_picture, 1, 8192, 0, "resolution of tiles (by shape)")},
+    {COUNT("levels", tiles.levels, 4, 256, 0, "quantiser levels of tiles (64)")},
+    {COUNT("tokens_per_picture", tiles.tokens_per_picture, 1, 8192, 0, "resolution of tiles (by shape)")},
     {HEVC("hevc_encoder", KN_APP_OPT_HEVC_ENCODER, "NAME", "kinema, x265-ultrafast or x265-medium: who codes video (kinema)")},
     {HEVC("hevc_tools", KN_APP_OPT_HEVC_TOOLS, "full|basic", "range extension tools of HEVC that may be used (full)")},
     {HEVC("hevc_slices", KN_APP_OPT_HEVC_SLICES, "N", "slices of a picture, 1 to 64 (by size)")},
@@ -216,7 +216,7 @@ bool kn_serve_set(struct kn_serve_opts *opts, const struct kn_serve_setting *s, 
 
 static json_t *hevc_value(const struct kn_serve_opts *opts, int option)
 {
-    const struct kn_hevc_opts *h = &opts->engine.hevc;
+    const struct kn_hevc_opts *h = &opts->hevc;
     switch (option) { /* null unless given: without video they have no meaning */
     case KN_APP_OPT_HEVC_ENCODER: return h->encoder ? json_string(kn_app_hevc_encoder_name(h)) : json_null();
     case KN_APP_OPT_HEVC_TOOLS: return h->tools ? json_string(kn_app_hevc_tools_name(h)) : json_null();
@@ -433,7 +433,9 @@ static void init(struct kn_serve_opts *opts)
     for (int i = 0; i < KN_KV_QUALITY_COUNT; i++)
         qualities[i] = kn_kv_quality_name((enum kn_kv_quality)i);
     *opts = (struct kn_serve_opts){.server = {.size = sizeof opts->server, .host = "127.0.0.1", .port = 8080},
-                                   .engine = {.size = sizeof opts->engine, .store_optional = true}};
+                                   .engine = {.size = sizeof opts->engine, .store_optional = true},
+                                   .tiles = {.size = sizeof opts->tiles},
+                                   .hevc = {.size = sizeof opts->hevc}};
 }
 
 /* The first setting of the store that is not at its default; NULL: all are. */
@@ -462,11 +464,11 @@ static int settle(struct kn_serve_opts *opts)
     e->kv_type = opts->kv_type ? KN_KV_TYPE_BF16 : KN_KV_TYPE_F16;
     e->cpu_level_max_plus_1 = (uint32_t)opts->cpu;
     e->fetch_inline = opts->fetch_queue == 1;
-    if ((e->tiles.levels || e->tiles.tokens_per_picture) && e->preset != KN_PRESET_TILES)
+    if ((opts->tiles.levels || opts->tiles.tokens_per_picture) && e->preset != KN_PRESET_TILES)
         return kn_app_usage_error("serve", "levels and tokens-per-picture belong to preset tiles");
     if (e->backend && e->preset && !kn_app_preset_needs_profile(e->preset))
         return kn_app_usage_error("serve", "backend belongs to the presets fine, medium and small");
-    if (kn_app_hevc_given(&e->hevc) && e->preset != KN_PRESET_TILES && e->backend != KN_BACKEND_HEVC)
+    if (kn_app_hevc_given(&opts->hevc) && e->preset != KN_PRESET_TILES && e->backend != KN_BACKEND_HEVC)
         return kn_app_usage_error("serve", "hevc-encoder, hevc-tools and hevc-slices belong to video: preset tiles or backend hevc");
     if (e->backend && !e->preset && !e->profile_path)
         return kn_app_usage_error("serve", "backend belongs to the presets fine, medium and small: give one with --preset");
@@ -485,6 +487,8 @@ static int settle(struct kn_serve_opts *opts)
     opts->server.keys = opts->keys;
     opts->server.n_keys = opts->n_keys;
     opts->server.allow_hosts = opts->allow_hosts;
+    e->tiles = &opts->tiles;
+    e->hevc = &opts->hevc;
     opts->server.engine = e;
     return KN_APP_EXIT_OK;
 }

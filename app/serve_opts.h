@@ -23,7 +23,7 @@ enum kn_serve_kind {
     KN_SERVE_KIND_AGE,    /* uint64_t seconds: "90", "12h", "7d", as kinema run takes them */
     KN_SERVE_KIND_CHOICE, /* int: index of a name */
     KN_SERVE_KIND_FLAG,   /* bool */
-    KN_SERVE_KIND_HEVC,   /* a member of engine.hevc */
+    KN_SERVE_KIND_HEVC,   /* a member of hevc */
     KN_SERVE_KIND_LIST    /* char *, owned: words with commas between them; each flag and the file add to it */
 };
 
@@ -46,7 +46,9 @@ struct kn_serve_setting {
 /* Strings are borrowed from argv, or owned through root and key_text. */
 struct kn_serve_opts {
     struct kn_server_opts server; /* server.engine stays NULL until kn_serve_settle */
-    struct kn_engine_opts engine;
+    struct kn_engine_opts engine; /* its tiles and hevc stay NULL until kn_serve_settle */
+    struct kn_tiles_opts tiles;
+    struct kn_hevc_opts hevc;
     const char *model, *config, *port_file, *key_file;
     int preset, kv_quality, backend, kv_type, cpu, fetch_queue; /* indexes of names; preset and kv_quality 0: by profile and preset; cpu 0: the machine's */
     int chat_template; /* the same; 0: the file's */

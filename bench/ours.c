@@ -91,10 +91,13 @@ bool kn_ours_round(struct kn_ours *o, double *prefill_seconds, double *decode_sp
     enum kn_status s = KN_OK;
     uint64_t sum = 0, least = 0, begin = kn_app_now_ns(), first_ns = 0, first_sum = 0, now = begin;
     for (uint32_t i = 0; i < o->n_seqs && s == KN_OK; i++) {
+        struct kn_sampler_opts sampler = o->sampler;
+        sampler.size = sizeof sampler;
+        sampler.seed += i;
         struct kn_request_opts ro = {.size = sizeof ro, .tokens = o->tokens + KN_OURS_SEQ_OFFSET * i, .n_tokens = o->n_tokens,
-                                     .max_tokens = o->n_max_new, .ignore_stop = true, .sampler = o->sampler, .want_logprobs = o->want_logprobs,
+                                     .max_tokens = o->n_max_new, .ignore_stop = true, .sampler = &sampler,
+                                     .want_logprobs = o->want_logprobs,
                                      .n_top_logprobs = o->n_top};
-        ro.sampler.seed += i;
         s = kn_request_submit(&requests[i], o->engine, &ro, &err);
     }
     while (s == KN_OK && (!first_ns || sum < first_sum + (uint64_t)o->n_seqs * o->n_decode)) {

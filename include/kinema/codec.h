@@ -65,7 +65,7 @@ struct kn_eval_opts {
     kn_progress_fn progress; /* may be NULL */
     void *user;
     struct kn_eval_calibration *calibration; /* NULL: methods that need one are left out */
-    struct kn_hevc_opts hevc; /* of methods that are video */
+    const struct kn_hevc_opts *hevc; /* of methods that are video; borrowed for the call, NULL: defaults */
 };
 
 /* Errors: KN_E_ARG (too few tokens, an unknown method), KN_E_CONTEXT, KN_E_NOMEM, KN_E_UNSUPPORTED (an HEVC encoder that is not there),
@@ -94,7 +94,7 @@ struct kn_needle_opts {
     kn_progress_fn progress;
     void *user;
     struct kn_eval_calibration *calibration; /* as in struct kn_eval_opts */
-    struct kn_hevc_opts hevc;  /* of methods that are video */
+    const struct kn_hevc_opts *hevc; /* of methods that are video; borrowed for the call, NULL: defaults */
 };
 KN_API enum kn_status kn_codec_needle(struct kn_model *model, const struct kn_needle_opts *opts, struct kn_err *err);
 
@@ -116,7 +116,7 @@ struct kn_search_opts {
     kn_search_row_fn on_row;
     kn_progress_fn progress;
     void *user;
-    struct kn_hevc_opts hevc;
+    const struct kn_hevc_opts *hevc; /* borrowed for the call, NULL: defaults */
 };
 /* KN_E_UNSUPPORTED without the HEVC encoder asked for. */
 KN_API enum kn_status kn_codec_search(struct kn_model *model, const struct kn_search_opts *opts, struct kn_err *err);
@@ -148,7 +148,7 @@ struct kn_codec_bench_opts {
     kn_codec_bench_row_fn on_row;
     kn_progress_fn progress;  /* may be NULL */
     void *user;
-    struct kn_hevc_opts hevc; /* of presets that are video */
+    const struct kn_hevc_opts *hevc; /* of presets that are video; borrowed for the call, NULL: defaults */
 };
 /* Errors: KN_E_ARG (too few tokens, an unknown name), KN_E_CONTEXT, KN_E_NOMEM, and those of a profile. */
 KN_API enum kn_status kn_codec_bench(struct kn_model *model, const struct kn_codec_bench_opts *opts, struct kn_err *err);

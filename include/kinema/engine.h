@@ -47,12 +47,12 @@ struct kn_engine_opts {
     uint64_t store_max_bytes; /* as struct kn_store_opts */
     uint64_t store_ttl_s;
     enum kn_preset preset;    /* for publishing and fetching; default medium with a profile_path, else exact */
-    struct kn_tiles_opts tiles;
+    const struct kn_tiles_opts *tiles; /* of preset tiles; borrowed for the call, NULL: defaults */
     uint32_t chunk_tokens;    /* tokens per stored chunk, a multiple of 16, 16..65536; 0: 256 */
     const char *profile_path; /* of the spectral presets (kinema/profile.h); borrowed for the call; NULL for the others */
     enum kn_backend backend;  /* of the spectral presets */
     uint32_t fetch_deadline_ms; /* a fetch that takes longer is cut: what arrived is used; 0: 30000 */
-    struct kn_hevc_opts hevc; /* of presets and backends that are video */
+    const struct kn_hevc_opts *hevc; /* of presets and backends that are video; borrowed for the call, NULL: defaults */
     uint32_t max_running;     /* requests that share a step, 1..256; 0: 32. Others wait */
     uint32_t fetch_pool_percent; /* most of the pool that fetches may hold together, unless one is alone in the engine, 1..100; 0: 50 */
     bool fetch_inline;        /* experiment: a step waits for the fetches that it meets, as engines without a queue for them do */
@@ -67,7 +67,7 @@ struct kn_request_opts {
     const int32_t *tokens;   /* the prompt; copied; at least one */
     size_t n_tokens;
     uint32_t max_tokens;     /* generated at most; 0: to the end of the context (no_generate: none) */
-    struct kn_sampler_opts sampler;
+    const struct kn_sampler_opts *sampler; /* borrowed for the call, NULL: defaults, which are greedy */
     bool no_fetch;           /* do not look into the store, and take nothing that came lossy out of it: kv_quality is EXACT */
     bool no_publish;         /* do not write to the store */
     bool ignore_stop;        /* generate past stop tokens (benchmarks) */

@@ -93,6 +93,7 @@ enum kn_hevc_encoder {
 enum kn_hevc_tools { KN_HEVC_TOOLS_DEFAULT = 0 /* full */, KN_HEVC_TOOLS_FULL = 1, KN_HEVC_TOOLS_BASIC = 2 };
 
 struct kn_hevc_opts {
+    size_t size; /* sizeof(struct kn_hevc_opts) */
     enum kn_hevc_encoder encoder;
     enum kn_hevc_tools tools;
     uint32_t n_slices; /* of a picture, each decodable on its own, 1..64; 0: chosen by size */
@@ -102,12 +103,14 @@ struct kn_hevc_opts {
 enum kn_cpu_level { KN_CPU_LEVEL_REF = 0, KN_CPU_LEVEL_AVX2 = 1, KN_CPU_LEVEL_AVX512 = 2 };
 
 struct kn_tiles_opts {
+    size_t size;                 /* sizeof(struct kn_tiles_opts) */
     uint32_t levels;             /* quantiser levels of K and V, 4..256; 0: 64 */
     uint32_t tokens_per_picture; /* "resolution", 1..chunk tokens, must divide the chunk; 0: chosen by shape */
     uint32_t tile_height;        /* rows of one head's tile, must divide d_head; 0: chosen (about square) */
 };
 
 struct kn_sampler_opts {
+    size_t size;          /* sizeof(struct kn_sampler_opts) */
     float temperature;    /* 0: greedy (default) */
     uint32_t top_k;       /* 0: off */
     float top_p;          /* 0 or 1: off */

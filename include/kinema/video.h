@@ -47,7 +47,7 @@ enum kn_video_hash {
 struct kn_video_encode_opts {
     size_t size;             /* sizeof(struct kn_video_encode_opts) */
     uint32_t width, height;  /* samples, 16..8192 each */
-    struct kn_hevc_opts hevc;
+    const struct kn_hevc_opts *hevc; /* borrowed for the call, NULL: defaults */
     enum kn_video_content content;
     bool verify;             /* decode each picture and compare */
     enum kn_video_hash hash;

@@ -55,7 +55,7 @@ static enum kn_status check_opts(const struct kn_engine_opts *o, const struct kn
         return kni_err_set(err, KN_E_ARG, "max_running is %u: use 1 to %u requests, or 0 for %u", o->max_running, MAX_RUNNING, DEFAULT_RUNNING);
     if (o->fetch_pool_percent > 100)
         return kni_err_set(err, KN_E_ARG, "fetch_pool_percent is %u: use 1 to 100, or 0 for %u", o->fetch_pool_percent, DEFAULT_FETCH_POOL_PERCENT);
-    return kni_hevc_opts_check(&o->hevc, err);
+    return kni_hevc_opts_check(o->hevc, err);
 }
 
 static enum kn_status open_pool(struct kn_engine *e, const struct kn_engine_opts *o, const struct kni_kv_layout *layout, struct kn_err *err)
@@ -92,19 +92,19 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
                                   .max_bytes = o->store_max_bytes,
                                   .ttl_s = o->store_ttl_s,
                                   .preset = o->preset,
-                                  .tiles = o->tiles,
+                                  .tiles = *o->tiles,
                                   .chunk_tokens = o->chunk_tokens,
                                   .n_workers = n_threads < MAX_FETCH_WORKERS ? n_threads : MAX_FETCH_WORKERS,
                                   .deadline_ms = o->fetch_deadline_ms,
                                   .kv = *layout,
                                   .backend = o->backend,
-                                  .hevc = o->hevc,
+                                  .hevc = *o->hevc,
                                   .store_read_only = o->store_read_only,
                                   .store_optional = o->store_optional};
     memcpy(fo.fingerprint, e->model->info.fingerprint, sizeof fo.fingerprint);
     fo.check = check_model;
     fo.check_of = e->model; /* lives as long as any thread of the fetcher asks: fetcher.h */
-    struct kni_codec_opts co = {.preset = o->preset, .tiles = o->tiles, .backend = o->backend, .hevc = o->hevc};
+    struct kni_codec_opts co = {.preset = o->preset, .tiles = *o->tiles, .backend = o->backend, .hevc = *o->hevc};
     struct kni_chunk_meta chunk = {.n_tokens = o->chunk_tokens, .kv = *layout};
     memcpy(chunk.fingerprint, fo.fingerprint, sizeof chunk.fingerprint);
     enum kn_status status = KN_OK;
@@ -135,7 +135,7 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
     if ((status = open_pool(e, o, &layout, err)))
         return status;
     e->max_running = o->max_running;
-    e->kv_quality = o->kv_quality ? o->kv_quality : kni_preset_quality(o->preset, &o->tiles);
+    e->kv_quality = o->kv_quality ? o->kv_quality : kni_preset_quality(o->preset, o->tiles);
     uint32_t n_rows = o->max_running > KNI_ENGINE_SCORE_ROWS ? o->max_running : KNI_ENGINE_SCORE_ROWS; /* with logits; scoring uses the same run */
     uint32_t chunk = e->prefill_chunk = o->prefill_chunk < e->n_ctx ? o->prefill_chunk : e->n_ctx;
     struct kni_run_opts ro = {.model = e->model,
@@ -159,7 +159,7 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
                                 .fetch_pool_percent = o->fetch_pool_percent,
                                 .fetch_window_chunks = window_chunks,
                                 .fetch_inline = o->fetch_inline,
-                                .fetch_quality = kni_preset_quality(o->preset, &o->tiles),
+                                .fetch_quality = kni_preset_quality(o->preset, o->tiles),
                                 .n_vocab = h->n_vocab,
                                 .take = kni_request_take,
                                 .check = check_engine,
@@ -177,7 +177,15 @@ enum kn_status kn_engine_open(struct kn_engine **out, struct kn_model *model, co
     if (!model)
         return kni_err_set(err, KN_E_ARG, "kn_engine_open needs a model");
     struct kn_engine_opts o;
+    struct kn_tiles_opts tiles;
+    struct kn_hevc_opts hevc;
     enum kn_status status = KNI_OPTS_READ(&o, opts, kn_engine_opts, err);
+    if (!status)
+        status = KNI_OPTS_READ_OR_DEFAULT(&tiles, o.tiles, kn_tiles_opts, err);
+    if (!status)
+        status = KNI_OPTS_READ_OR_DEFAULT(&hevc, o.hevc, kn_hevc_opts, err);
+    o.tiles = &tiles;
+    o.hevc = &hevc;
     if (status || (status = check_opts(&o, model, err)))
         return status;
     if (!o.prefill_chunk)

@@ -75,13 +75,15 @@ enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, c
     enum kn_status status = KN_OK;
     struct kn_request *r = NULL;
     struct kn_request_opts o;
+    struct kn_sampler_opts sampler;
 
     if (!out)
         return kni_err_set(err, KN_E_ARG, "kn_request_submit needs a place for the request");
     *out = NULL;
     if (!e)
         return kni_err_set(err, KN_E_ARG, "kn_request_submit needs an engine");
-    if ((status = KNI_OPTS_READ(&o, opts, kn_request_opts, err)))
+    if ((status = KNI_OPTS_READ(&o, opts, kn_request_opts, err)) ||
+        (status = KNI_OPTS_READ_OR_DEFAULT(&sampler, o.sampler, kn_sampler_opts, err)))
         return status;
     if ((status = kni_engine_check_tokens(e, "prompt", o.tokens, o.n_tokens, err)) || (status = kni_engine_check_quality(o.kv_quality, "engine takes", err)) ||
         (status = kn_model_check(e->model, err)))
@@ -112,7 +114,7 @@ enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *e, c
         status = kni_err_set(err, KN_E_NOMEM, "no memory for a request of %zu tokens", o.n_tokens);
         goto done;
     }
-    status = kni_sampler_init(&r->sampler, &o.sampler, e->model->hparams.n_vocab);
+    status = kni_sampler_init(&r->sampler, &sampler, e->model->hparams.n_vocab);
     if (status) {
         kni_err_set(err, status, status == KN_E_NOMEM ? "no memory for a sampler over %u tokens"
                                                       : "a sampler option is out of range (vocabulary %u): temperature and repeat_penalty 0 to 1e6, top_p and min_p 0 to 1, repeat_last up to 65535",

@@ -70,6 +70,7 @@ struct station {
 
 struct bench {
     struct kn_codec_bench_opts opts;
+    struct kn_hevc_opts hevc;
     struct kni_eval_bed bed;
     struct kni_profile *profile;
     const struct work *work;
@@ -224,7 +225,7 @@ static enum kn_status open_station(struct bench *b, struct station *s, struct kn
     const struct work *w = b->work;
     enum kn_status status = KN_OK;
     if (w->kind == KIND_CODEC) {
-        struct kni_codec_opts eo = {.preset = w->preset, .profile = b->profile, .backend = w->backend, .hevc = b->opts.hevc};
+        struct kni_codec_opts eo = {.preset = w->preset, .profile = b->profile, .backend = w->backend, .hevc = b->hevc};
         struct kni_codec_opts d_o = {.preset = KN_PRESET_EXACT, .profile = b->profile};
         status = kni_codec_open(&s->encoder, &eo, err);
         return status ? status : kni_codec_open(&s->decoder, &d_o, err);
@@ -368,6 +369,8 @@ enum kn_status kn_codec_bench(struct kn_model *model, const struct kn_codec_benc
     struct kn_err local = {0};
     err = err ? err : &local; /* sentences are logged as well */
     enum kn_status status = check(&b.opts, model, opts, err);
+    if (!status)
+        status = KNI_OPTS_READ_OR_DEFAULT(&b.hevc, b.opts.hevc, kn_hevc_opts, err);
     if (status)
         return status;
     struct kni_eval_bed_opts bo = {.model = model, .n_prefix = b.opts.prefix, .n_after = 1, .n_threads = b.opts.n_threads, .kv_type = b.opts.kv_type};

@@ -232,11 +232,12 @@ enum kn_status kn_codec_eval(struct kn_model *model, const struct kn_eval_opts *
 {
     struct eval e = {0};
     enum kn_status status = check(&e.opts, model, opts, err);
+    if (!status)
+        status = KNI_OPTS_READ_OR_DEFAULT(&e.needs.hevc, e.opts.hevc, kn_hevc_opts, err);
     if (status)
         return status;
     const struct kn_eval_opts *o = &e.opts;
     struct kni_eval_bed_opts bo = {.model = model, .n_prefix = o->prefix, .n_after = o->continue_, .n_threads = o->n_threads, .kv_type = o->kv_type};
-    e.needs.hevc = o->hevc;
     e.needs.kvtc = o->calibration ? o->calibration->kvtc : NULL;
     status = kni_eval_bed_open(&e.bed, &bo, err);
     if (status == KN_OK)

@@ -222,7 +222,10 @@ enum kn_status kn_codec_needle(struct kn_model *model, const struct kn_needle_op
 {
     struct needle *x = NULL;
     struct kn_needle_opts o = {0};
+    struct kn_hevc_opts hevc;
     enum kn_status status = check(&o, model, opts, err);
+    if (!status)
+        status = KNI_OPTS_READ_OR_DEFAULT(&hevc, o.hevc, kn_hevc_opts, err);
     if (status)
         return status;
     uint32_t n_methods;
@@ -231,7 +234,7 @@ enum kn_status kn_codec_needle(struct kn_model *model, const struct kn_needle_op
     if (!x || n_methods >= MAX_METHODS)
         return kni_err_set(err, KN_E_NOMEM, "no memory to ask for facts");
     x->opts = o;
-    x->needs.hevc = o.hevc;
+    x->needs.hevc = hevc;
     x->needs.kvtc = o.calibration ? o.calibration->kvtc : NULL;
     struct kni_eval_bed_opts bo = {.model = model,
                                    .n_prefix = (o.n_tokens + KNI_EVAL_CHUNK / 2) / KNI_EVAL_CHUNK * KNI_EVAL_CHUNK, /* whole chunks */

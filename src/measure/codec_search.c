@@ -25,6 +25,7 @@
 
 struct search {
     struct kn_search_opts opts;
+    struct kn_hevc_opts hevc;
     struct kni_eval_bed bed;
     struct kni_hevc_encoder *encoder;
     struct kni_container_writer writer; /* where streams go to be counted */
@@ -50,7 +51,7 @@ static struct kni_chunk_meta meta_of(const struct search *x, uint32_t first)
 static enum kn_status count_rest(struct search *x, struct kn_err *err)
 {
     struct kni_codec *codec = NULL;
-    struct kni_codec_opts co = {.preset = KN_PRESET_TILES, .tiles = {.levels = x->opts.levels}, .hevc = x->opts.hevc};
+    struct kni_codec_opts co = {.preset = KN_PRESET_TILES, .tiles = {.levels = x->opts.levels}, .hevc = x->hevc};
     struct kni_kv_host view = kni_eval_bed_clean(&x->bed);
     enum kn_status status = kni_codec_open(&codec, &co, err);
     for (uint32_t first = first_sampled(x); first < x->bed.n_prefix && status == KN_OK; first += KNI_EVAL_CHUNK) {
@@ -215,9 +216,11 @@ enum kn_status kn_codec_search(struct kn_model *model, const struct kn_search_op
 {
     struct search x = {0};
     enum kn_status status = check(&x.opts, model, opts, err);
+    if (!status)
+        status = KNI_OPTS_READ_OR_DEFAULT(&x.hevc, x.opts.hevc, kn_hevc_opts, err);
     if (status)
         return status;
-    status = kni_hevc_encoder_open(&x.encoder, &x.opts.hevc, KNI_HEVC_CONTENT_TILES, err);
+    status = kni_hevc_encoder_open(&x.encoder, &x.hevc, KNI_HEVC_CONTENT_TILES, err);
     if (status)
         return status;
     struct kni_eval_bed_opts bo = {.model = model,

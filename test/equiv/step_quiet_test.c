@@ -133,8 +133,10 @@ static void watch(uint32_t n_threads, uint32_t n, uint32_t sampler, bool no_pref
     for (uint32_t i = 0; i < n; i++) {
         kn_bed_prompt(prompt, 20 + 9 * i, 70 + i);
         struct kn_request_opts ro = {.size = sizeof ro, .tokens = prompt, .n_tokens = 20 + 9 * i, .max_tokens = 100, .ignore_stop = true};
-        ro.sampler = samplers[sampler];
-        ro.sampler.seed = i;
+        struct kn_sampler_opts so = samplers[sampler];
+        so.size = sizeof so;
+        so.seed = i;
+        ro.sampler = &so;
         ro.want_logprobs = n_threads % 2;
         ro.n_top_logprobs = ro.want_logprobs ? 5 : 0;
         assert_int_equal(kn_request_submit(&r[i], e, &ro, NULL), KN_OK);

@@ -30,7 +30,8 @@ static enum kn_status live(const char *url, struct kn_answer *a, struct kn_err *
     struct kn_model_opts mo = {.size = sizeof mo, .path = model_path};
     struct kn_engine_opts eo = {.size = sizeof eo, .n_ctx = 128, .n_threads = 2, .prefill_chunk = 32, .store_url = url, .chunk_tokens = 32};
     struct kn_request_opts ro = {.size = sizeof ro, .tokens = prompt, .n_tokens = N_PROMPT, .max_tokens = N_NEW, .ignore_stop = true,
-                                 .sampler = {.temperature = 1, .seed = 5, .repeat_penalty = 1.1f}};
+                                 .sampler = KN_OPTS(kn_sampler_opts, .temperature = 1, .seed = 5,
+                                                    .repeat_penalty = 1.1f)};
     *a = (struct kn_answer){0};
     enum kn_status status = kn_model_open(&model, &mo, err);
     if (status)

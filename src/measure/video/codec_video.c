@@ -57,6 +57,9 @@ enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct
     *out = NULL;
     struct kn_video_encode_opts o;
     enum kn_status s = KNI_OPTS_READ(&o, opts, kn_video_encode_opts, err);
+    struct kn_hevc_opts hevc;
+    if (s == KN_OK)
+        s = KNI_OPTS_READ_OR_DEFAULT(&hevc, o.hevc, kn_hevc_opts, err);
     if (s == KN_OK)
         s = kni_hevc_lossless_check_size(o.width, o.height, err);
     if (s != KN_OK)
@@ -66,7 +69,7 @@ enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct
     if ((unsigned)o.hash > KN_VIDEO_HASH_NONE)
         return kni_err_set(err, KN_E_ARG, "unknown hash %d; use MD5 (%d), CRC (%d), checksum (%d) or none (%d)", (int)o.hash, KN_VIDEO_HASH_MD5, KN_VIDEO_HASH_CRC,
                            KN_VIDEO_HASH_CHECKSUM, KN_VIDEO_HASH_NONE);
-    const uint32_t side = block_side(o.hevc.encoder);
+    const uint32_t side = block_side(hevc.encoder);
     const bool unknown_edge = o.width % side || o.height % side;
     if (unknown_edge && o.hash && o.hash != KN_VIDEO_HASH_NONE)
         return kni_err_set(err, KN_E_UNSUPPORTED, "x265 codes samples beyond the edge of %u x %u that only it knows, so that no hash can be made: use sides that are multiples of %u, or no hash",
@@ -77,10 +80,12 @@ enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct
     if (!e)
         return kni_err_set(err, KN_E_NOMEM, "no memory for a video encoder");
     e->opts = o;
-    s = kni_hevc_encoder_open(&e->encoder, &o.hevc, (enum kni_hevc_content)o.content, err);
+    e->opts.hevc = NULL; /* the caller's */
+    s = kni_hevc_encoder_open(&e->encoder, &hevc, (enum kni_hevc_content)o.content, err);
     if (s == KN_OK)
         s = kni_hevc_encode_begin(e->encoder, o.width, o.height, 0, NULL, err);
-    struct kni_hevc_expect expect = {.width = o.width, .height = o.height, .tools = kni_hevc_encoder_tools(&o.hevc), .hashes = true};
+    struct kni_hevc_expect expect = {.width = o.width, .height = o.height, .tools = kni_hevc_encoder_tools(&hevc),
+                                     .hashes = true};
     if (s == KN_OK && o.verify)
         s = kni_hevc_decode_begin(&e->decoder, &expect, err);
     if (s != KN_OK)

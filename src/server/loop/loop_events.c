@@ -92,12 +92,15 @@ static void unlink_call(struct kni_loop *loop, struct kni_call *call)
 static enum kn_status submit_choice(struct kni_loop *loop, struct kni_call *call, uint32_t i, struct kn_err *err)
 {
     struct kni_call_choice *c = &call->choices[i];
+    struct kn_sampler_opts sampler = call->sampler;
+    sampler.size = sizeof sampler;
+    sampler.seed += i;
     struct kn_request_opts o = {
         .size = sizeof o,
         .tokens = call->tokens,
         .n_tokens = call->n_tokens,
         .max_tokens = call->max_tokens,
-        .sampler = call->sampler,
+        .sampler = &sampler,
         .no_fetch = call->no_fetch,
         .no_publish = call->no_publish,
         .kv_quality = call->kv_quality,
@@ -110,7 +113,6 @@ static enum kn_status submit_choice(struct kni_loop *loop, struct kni_call *call
         .wait_ms = left_ms(call->wait_ms, call->begin_ns, call->submit_ns),
         .deadline_ms = left_ms(call->deadline_ms, call->begin_ns, call->submit_ns),
     };
-    o.sampler.seed += i;
     c->id = ++loop->next_id;
     return kn_request_submit(&c->request, loop->opts.engine, &o, err);
 }

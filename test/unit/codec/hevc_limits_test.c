@@ -163,7 +163,10 @@ static void code_bare(const struct hevc_film *f, const struct kn_hevc_opts *o, e
 {
     struct kn_video_encoder *e;
     struct kn_err err = {0};
-    const struct kn_video_encode_opts opts = {.size = sizeof opts, .width = f->width, .height = f->height, .hevc = *o, .content = content, .hash = KN_VIDEO_HASH_NONE};
+    struct kn_hevc_opts hevc = *o;
+    hevc.size = sizeof hevc;
+    const struct kn_video_encode_opts opts = {.size = sizeof opts, .width = f->width, .height = f->height,
+                                              .hevc = &hevc, .content = content, .hash = KN_VIDEO_HASH_NONE};
     assert_int_equal(kn_video_encoder_open(&e, &opts, &err), KN_OK);
     assert_int_equal(f->stride, f->width);
     for (uint32_t t = 0; t < f->n_pictures; t++) {

@@ -37,9 +37,10 @@ static void test_requests(void **state)
     struct kn_engine *e = engine_open(model);
     const struct kn_request_opts cases[] = {
         {.max_tokens = 3},
-        {.max_tokens = 3, .sampler = {.temperature = 1}},
-        {.max_tokens = 3, .sampler = {.temperature = 0.7f, .top_k = 5, .top_p = 0.9f, .min_p = 0.1f, .repeat_penalty = 1.1f, .seed = 3}},
-        {.max_tokens = 3, .sampler = {.repeat_penalty = 1.1f}},
+        {.max_tokens = 3, .sampler = KN_OPTS(kn_sampler_opts, .temperature = 1)},
+        {.max_tokens = 3, .sampler = KN_OPTS(kn_sampler_opts, .temperature = 0.7f, .top_k = 5, .top_p = 0.9f,
+                                             .min_p = 0.1f, .repeat_penalty = 1.1f, .seed = 3)},
+        {.max_tokens = 3, .sampler = KN_OPTS(kn_sampler_opts, .repeat_penalty = 1.1f)},
         {.max_tokens = 3, .want_logprobs = true, .n_top_logprobs = 5},
         {.max_tokens = 3, .want_logits = true, .ignore_stop = true},
         {.max_tokens = 3, .score_prompt = true},

@@ -130,9 +130,9 @@ static void test_bad_codec_options(void **state)
 {
     (void)state;
     const struct { struct kn_engine_opts o; const char *text; } bad[] = {
-        {{.preset = KN_PRESET_TILES, .tiles = {.levels = 3}}, "3 levels"},
-        {{.preset = KN_PRESET_TILES, .tiles = {.tokens_per_picture = 5}}, "5 tokens a picture"},
-        {{.preset = KN_PRESET_TILES, .tiles = {.tile_height = 3}}, "tile height 3"},
+        {{.preset = KN_PRESET_TILES, .tiles = KN_OPTS(kn_tiles_opts, .levels = 3)}, "3 levels"},
+        {{.preset = KN_PRESET_TILES, .tiles = KN_OPTS(kn_tiles_opts, .tokens_per_picture = 5)}, "5 tokens a picture"},
+        {{.preset = KN_PRESET_TILES, .tiles = KN_OPTS(kn_tiles_opts, .tile_height = 3)}, "tile height 3"},
         {{.chunk_tokens = 1u << 20}, "token count"},
     };
     char url[300];
@@ -198,10 +198,10 @@ static void test_bad_requests(void **state)
     assert_int_equal(kn_request_submit(&r, e, &o, &err), KN_E_FULL);
     assert_non_null(strstr(err.text, "blocks"));
     o.n_tokens = 10;
-    o.sampler.top_p = 2;
+    o.sampler = KN_OPTS(kn_sampler_opts, .top_p = 2);
     assert_int_equal(kn_request_submit(&r, e, &o, &err), KN_E_ARG);
     assert_non_null(strstr(err.text, "top_p"));
-    o.sampler.top_p = 0;
+    o.sampler = NULL;
     o.size = 0;
     assert_int_equal(kn_request_submit(&r, e, &o, &err), KN_E_ARG);
     o.size = sizeof o;
@@ -298,7 +298,8 @@ static void test_stop_token_ends_the_answer(void **state)
     struct kn_engine *e = engine_open(NULL);
     bool stopped = false;
     for (uint64_t seed = 1; seed < 100 && !stopped; seed++) {
-        struct kn_request_opts o = {.tokens = p, .n_tokens = 20, .max_tokens = 200, .sampler = {.temperature = 100, .seed = seed}};
+        struct kn_request_opts o = {.tokens = p, .n_tokens = 20, .max_tokens = 200,
+                                    .sampler = KN_OPTS(kn_sampler_opts, .temperature = 100, .seed = seed)};
         struct kn_answer a, b;
         struct kn_request *r = submit(e, &o);
         kn_bed_run(e, &r, &a, 1, n_vocab);
@@ -483,7 +484,8 @@ static void test_steps_do_not_allocate(void **state)
     for (uint64_t i = 0; i < 2; i++) {
         kn_bed_prompt(p[i], 100, 30 + i);
         r[i] = submit(e, &(struct kn_request_opts){.tokens = p[i], .n_tokens = 100, .max_tokens = 40, .ignore_stop = true,
-                                                   .sampler = {.temperature = 1, .top_k = 20, .top_p = 0.9f, .repeat_penalty = 1.2f, .seed = i}});
+                                                   .sampler = KN_OPTS(kn_sampler_opts, .temperature = 1, .top_k = 20,
+                                                                      .top_p = 0.9f, .repeat_penalty = 1.2f, .seed = i)});
     }
     kni_alloc_forbid_begin(); /* an allocation aborts */
     while (kn_engine_step(e) == KN_OK)

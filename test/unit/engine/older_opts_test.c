@@ -56,12 +56,28 @@ static enum kn_status open_engine(const void *opts, struct kn_err *err)
     return status;
 }
 
+static enum kn_status open_engine_with_tiles(const void *opts, struct kn_err *err)
+{
+    return open_engine(KN_OPTS(kn_engine_opts, .n_ctx = 64, .n_threads = 1, .store_url = folder.url,
+                               .preset = KN_PRESET_TILES, .chunk_tokens = 32, .tiles = opts), err);
+}
+
+static enum kn_status open_engine_with_hevc(const void *opts, struct kn_err *err)
+{
+    return open_engine(KN_OPTS(kn_engine_opts, .n_ctx = 64, .n_threads = 1, .hevc = opts), err);
+}
+
 static enum kn_status submit(const void *opts, struct kn_err *err)
 {
     struct kn_request *r = NULL;
     enum kn_status status = kn_request_submit(&r, engine, opts, err);
     kn_request_close(&r);
     return status;
+}
+
+static enum kn_status submit_sampled(const void *opts, struct kn_err *err)
+{
+    return submit(KN_OPTS(kn_request_opts, .tokens = tokens, .n_tokens = N_TOKENS, .sampler = opts), err);
 }
 
 static enum kn_status score(const void *opts, struct kn_err *err)
@@ -92,6 +108,11 @@ static enum kn_status open_video_encoder(const void *opts, struct kn_err *err)
     enum kn_status status = kn_video_encoder_open(&e, opts, err);
     kn_video_encoder_close(&e);
     return status;
+}
+
+static enum kn_status open_video_encoder_with_hevc(const void *opts, struct kn_err *err)
+{
+    return open_video_encoder(KN_OPTS(kn_video_encode_opts, .width = 64, .height = 32, .hevc = opts), err);
 }
 
 static enum kn_status open_video_decoder(const void *opts, struct kn_err *err)
@@ -232,10 +253,21 @@ static void check(const char *name, call_fn fn, const void *opts, size_t n)
         if (s != KN_E_ARG || (has_text && (!strstr(newer.text, name) || !strstr(newer.text, "size"))))
             fail_msg("%s of size %zu: %s \"%s\"", name, bad[i], kn_status_name(s), newer.text);
     }
-    assert_int_equal(fn(NULL, &newer), KN_E_ARG);
 }
 
-#define CHECK(type, fn, ...) check(#type, fn, KN_OPTS(type, __VA_ARGS__), sizeof(struct type))
+/* Options that must be given. */
+#define CHECK(type, fn, ...) \
+    do { \
+        check(#type, fn, KN_OPTS(type, __VA_ARGS__), sizeof(struct type)); \
+        assert_int_equal(fn(NULL, NULL), KN_E_ARG); \
+    } while (0)
+
+/* Options inside others, which may be left out. */
+#define CHECK_INNER(type, fn, ...) \
+    do { \
+        check(#type, fn, KN_OPTS(type, __VA_ARGS__), sizeof(struct type)); \
+        assert_int_equal(fn(NULL, NULL), KN_OK); \
+    } while (0)
 
 static void handles(void **state)
 {
@@ -261,6 +293,32 @@ static void requests(void **state)
           .score_prompt = true, .n_top_logprobs = 2, .score_first = 4);
     CHECK(kn_score_opts, score, .tokens = tokens, .n_tokens = N_TOKENS, .first = 10, .step_tokens = 2,
           .on_row = on_score, .salt = "somebody", .kv_quality = KN_KV_QUALITY_EXACT);
+}
+
+/* The last member of each is one that is refused, so that what is read of it shows. */
+static void inner(void **state)
+{
+    (void)state;
+    CHECK_INNER(kn_tiles_opts, open_engine_with_tiles, .levels = 32, .tokens_per_picture = 16, .tile_height = 3);
+    CHECK_INNER(kn_hevc_opts, open_engine_with_hevc, .tools = KN_HEVC_TOOLS_BASIC, .n_slices = 65);
+    CHECK_INNER(kn_hevc_opts, open_video_encoder_with_hevc, .tools = KN_HEVC_TOOLS_BASIC, .n_slices = 65);
+    CHECK_INNER(kn_sampler_opts, submit_sampled, .temperature = 1, .top_p = 0.5f, .repeat_last = 1 << 20);
+    /* of measuring functions, which read them before any work */
+    static int32_t many[320];
+    for (size_t i = 0; i < sizeof many / sizeof *many; i++)
+        many[i] = tokens[i % N_TOKENS];
+    const struct kn_hevc_opts bad = {.size = 1};
+    struct kn_err errs[4] = {0};
+    assert_int_equal(eval(KN_OPTS(kn_eval_opts, .tokens = many, .n_tokens = 320, .prefix = 256, .continue_ = 16,
+                                  .on_row = on_eval, .hevc = &bad), &errs[0]), KN_E_ARG);
+    assert_int_equal(needle(KN_OPTS(kn_needle_opts, .text = texts[0], .text_bytes = text_bytes[0],
+                                    .on_row = on_needle, .hevc = &bad), &errs[1]), KN_E_ARG);
+    assert_int_equal(search(KN_OPTS(kn_search_opts, .tokens = many, .n_tokens = 320, .on_row = on_search,
+                                    .hevc = &bad), &errs[2]), KN_E_ARG);
+    assert_int_equal(bench(KN_OPTS(kn_codec_bench_opts, .tokens = many, .n_tokens = 320, .prefix = 256,
+                                   .on_row = on_bench, .hevc = &bad), &errs[3]), KN_E_ARG);
+    for (unsigned i = 0; i < 4; i++)
+        assert_non_null(strstr(errs[i].text, "kn_hevc_opts"));
 }
 
 static void video(void **state)
@@ -320,6 +378,7 @@ int main(int n, char **args)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(handles),
         cmocka_unit_test(requests),
+        cmocka_unit_test(inner),
         cmocka_unit_test(video),
         cmocka_unit_test(measuring),
     };

@@ -459,11 +459,14 @@ static void test_seeds_decide(void **state)
             struct kn_event ev;
             assert_int_equal(kn_engine_open(&e, model, &eo, NULL), KN_OK);
             for (uint32_t i = 0; i < N; i++) {
-                struct kn_request_opts o = {.tokens = tokens + i, .n_tokens = 20, .max_tokens = NEW, .sampler = samplers[i % 4], .want_logprobs = true};
-                o.sampler.seed = i;
+                struct kn_sampler_opts so = samplers[i % 4];
+                so.size = sizeof so;
+                so.seed = i;
+                struct kn_request_opts o = {.tokens = tokens + i, .n_tokens = 20, .max_tokens = NEW, .sampler = &so,
+                                            .want_logprobs = true};
                 if (together)
                     for (uint32_t j = 0; !i && j < N; j++) {
-                        o.tokens = tokens + j, o.sampler = samplers[j % 4], o.sampler.seed = j;
+                        o.tokens = tokens + j, so = samplers[j % 4], so.size = sizeof so, so.seed = j;
                         r[j] = submit(e, o);
                     }
                 else

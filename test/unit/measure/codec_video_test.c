@@ -109,7 +109,9 @@ static void round_trips(void **state)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (uint32_t k = 0; k < 2 * (n_encoders + 1); k++) {
             struct film f = make_film(sizes[i][0], sizes[i][1], sizes[i][2]);
-            struct kn_video_encode_opts o = {.hevc = {.encoder = (enum kn_hevc_encoder)(k / 2), .tools = k & 1 ? KN_HEVC_TOOLS_BASIC : 0, .n_slices = (uint32_t)i},
+            struct kn_video_encode_opts o = {.hevc = KN_OPTS(kn_hevc_opts, .encoder = (enum kn_hevc_encoder)(k / 2),
+                                                             .tools = k & 1 ? KN_HEVC_TOOLS_BASIC : 0,
+                                                                 .n_slices = (uint32_t)i),
                                              .content = k & 1 ? KN_VIDEO_CONTENT_TILES : KN_VIDEO_CONTENT_NOISE,
                                              .verify = true};
             struct stream s = encoded(&f, o);
@@ -227,7 +229,10 @@ static void refused(void **state)
         {15, 16, {0}, 0}, {8192, 8192, {0}, 0}, {16, 8193, {0}, 0}, {0, 0, {0}, 0}, {64, 64, {.encoder = (enum kn_hevc_encoder)9}, 0}, {64, 64, {.n_slices = 65}, 0}, {64, 64, {0}, 2}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct kn_video_encoder *e;
-        struct kn_video_encode_opts o = {.size = sizeof o, .width = bad[i].w, .height = bad[i].h, .hevc = bad[i].hevc, .content = (enum kn_video_content)bad[i].content};
+        struct kn_hevc_opts hevc = bad[i].hevc;
+        hevc.size = sizeof hevc;
+        struct kn_video_encode_opts o = {.size = sizeof o, .width = bad[i].w, .height = bad[i].h, .hevc = &hevc,
+                                         .content = (enum kn_video_content)bad[i].content};
         err = (struct kn_err){0};
         assert_int_equal(kn_video_encoder_open(&e, &o, &err), KN_E_ARG);
         assert_true(!e && err.text[0]);
@@ -249,7 +254,8 @@ static void damage(void **state)
     for (size_t h = 0; h < sizeof hashes / sizeof *hashes; h++) {
         struct film f = make_film(32, 40, 3);
         memcpy(f.samples, f.samples + (size_t)3 * 32 * 40, (size_t)3 * 32 * 40); /* not flat: its bits matter */
-        struct stream s = encoded(&f, (struct kn_video_encode_opts){.hevc = {.n_slices = 2}, .hash = hashes[h]});
+        struct stream s = encoded(&f, (struct kn_video_encode_opts){.hevc = KN_OPTS(kn_hevc_opts, .n_slices = 2),
+                                                                    .hash = hashes[h]});
         unsigned n_refused = 0, n_all = 0;
         for (size_t i = 0; i < s.n; i += i < 150 || i + 150 > s.n ? 1 : 7) {
             struct seen seen = {.film = &f};

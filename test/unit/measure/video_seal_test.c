@@ -303,10 +303,17 @@ static struct tally damage_all(const struct hevc_film *f, struct kn_video_encode
 static const struct kn_video_encode_opts ways[] = {
     {.content = KN_VIDEO_CONTENT_NOISE},
     {.content = KN_VIDEO_CONTENT_TILES, .hash = KN_VIDEO_HASH_CRC},
-    {.content = KN_VIDEO_CONTENT_NOISE, .hash = KN_VIDEO_HASH_NONE, .hevc = {.n_slices = 2}},
-    {.content = KN_VIDEO_CONTENT_TILES, .hash = KN_VIDEO_HASH_NONE, .hevc = {.tools = KN_HEVC_TOOLS_BASIC}},
-    {.content = KN_VIDEO_CONTENT_NOISE, .hevc = {.encoder = KN_HEVC_ENCODER_X265_ULTRAFAST}}, /* no hash: only x265 knows what is beyond the edge */
+    {.content = KN_VIDEO_CONTENT_NOISE, .hash = KN_VIDEO_HASH_NONE, .hevc = KN_OPTS(kn_hevc_opts, .n_slices = 2)},
+    {.content = KN_VIDEO_CONTENT_TILES, .hash = KN_VIDEO_HASH_NONE, .hevc = KN_OPTS(kn_hevc_opts,
+                                                                                    .tools = KN_HEVC_TOOLS_BASIC)},
+    /* no hash: only x265 knows what is beyond the edge */
+    {.content = KN_VIDEO_CONTENT_NOISE, .hevc = KN_OPTS(kn_hevc_opts, .encoder = KN_HEVC_ENCODER_X265_ULTRAFAST)},
 };
+
+static uint32_t n_slices_of(const struct kn_video_encode_opts *o)
+{
+    return o->hevc ? o->hevc->n_slices : 0;
+}
 
 /* The last one is left out where there is no x265. */
 static unsigned n_ways(void)
@@ -327,7 +334,7 @@ static void no_damage_passes(void **state)
     unsigned n_wrong = 0;
     for (unsigned way = 0; way < n_ways(); way++) {
         struct kn_video_encode_opts o = ways[way];
-        struct hevc_film f = make_film(42, o.hevc.n_slices ? 130 : 34, 4);
+        struct hevc_film f = make_film(42, n_slices_of(&o) ? 130 : 34, 4);
         o.sealed = true;
         struct tally t = damage_all(&f, o);
         print_message("way %u: %u damages, %u refused, %u of no consequence, %u unnoticed\n", way, t.n, t.n_refused, t.n_passed, t.n_wrong);
@@ -444,14 +451,14 @@ static void other_decoders_pass_over_it(void **state)
     (void)state;
     for (unsigned way = 0; way < n_ways(); way++) {
         struct kn_video_encode_opts o = ways[way];
-        struct hevc_film f = make_film(48, o.hevc.n_slices ? 128 : 32, 4); /* whole blocks: with hashes, by x265 too */
+        struct hevc_film f = make_film(48, n_slices_of(&o) ? 128 : 32, 4); /* whole blocks: with hashes, by x265 too */
         o.sealed = true;
         struct hevc_stream s = encode(&f, o);
         const char *bad = hevc_judge_avcodec(&s, &f);
         if (!bad && TEST_DE265)
             bad = hevc_judge_de265(&s, &f, HEVC_DE265_TOOLS);
-        if (!bad && !o.hevc.encoder)
-            bad = hevc_judge_reader(&s, &f, HEVC_DE265_TOOLS, o.hevc.n_slices);
+        if (!bad && !(o.hevc && o.hevc->encoder))
+            bad = hevc_judge_reader(&s, &f, HEVC_DE265_TOOLS, n_slices_of(&o));
         if (bad)
             fail_msg("way %u: %s", way, bad);
         hevc_stream_free(&s);

@@ -31,9 +31,11 @@ static uint32_t run_plain(const struct kni_call *call, uint32_t k, int32_t *toke
     kn_loop_bed_model(&model, "plain.gguf");
     struct kn_engine_opts eo = {.size = sizeof eo, .n_threads = 1};
     assert_int_equal(kn_engine_open(&e, model, &eo, NULL), KN_OK);
+    struct kn_sampler_opts sampler = call->sampler;
+    sampler.size = sizeof sampler;
+    sampler.seed += k;
     struct kn_request_opts ro = {.size = sizeof ro, .tokens = call->tokens, .n_tokens = call->n_tokens, .max_tokens = call->max_tokens,
-                                 .sampler = call->sampler, .ignore_stop = call->ignore_stop, .want_logits = logits != NULL};
-    ro.sampler.seed += k;
+                                 .sampler = &sampler, .ignore_stop = call->ignore_stop, .want_logits = logits != NULL};
     assert_int_equal(kn_request_submit(&r, e, &ro, NULL), KN_OK);
     for (uint32_t n_vocab = kn_tiny_n_vocab();;) {
         enum kn_status s = kn_request_next(r, &ev);

@@ -101,7 +101,7 @@ static void longest_key_fits(void **state)
 {
     struct kni_store_key key;
     struct kni_chunk_meta m;
-    struct kn_tiles_opts t = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    struct kn_tiles_opts t = {.levels = UINT32_MAX, .tokens_per_picture = UINT32_MAX, .tile_height = UINT32_MAX};
     (void)state;
     test_meta(&m, 1, 2);
     m.preset = KN_PRESET_TILES;
