@@ -52,7 +52,7 @@ bool kn_app_settle_preset(struct kn_engine_opts *opts, const struct kn_model *mo
 
 void kn_app_say_preset(const char *command, const struct kn_engine_opts *opts, const struct kn_model *model, bool by_default)
 {
-    struct kn_profile_info info;
+    struct kn_profile_info info = {.size = sizeof info};
     char path[4096];
     if (kn_app_preset_needs_profile(opts->preset) && by_default)
         fprintf(stderr, "kinema %s: the store is used with preset %s, which is lossy (profile %s); --preset exact returns the cache bit for bit\n",

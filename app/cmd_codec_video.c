@@ -226,7 +226,7 @@ static int encode(struct job *j)
             exit_status = write_failed(j);
     }
     if (exit_status == KN_APP_EXIT_OK) {
-        struct kn_video_encode_stats stats;
+        struct kn_video_encode_stats stats = {.size = sizeof stats};
         kn_video_encoder_get_stats(encoder, &stats);
         j->hash = kn_video_encoder_hash(encoder);
         exit_status = summary(j, stats.n_bytes, (double)stats.encode_ns / 1e9);

@@ -64,7 +64,7 @@ static const char *shape_text(const struct kn_tensor_info *t, char out[96])
 static json_t *tensors_json(const struct kn_model *model)
 {
     json_t *list = json_array();
-    struct kn_tensor_info t;
+    struct kn_tensor_info t = {.size = sizeof t};
     for (uint32_t i = 0; kn_model_get_tensor(model, i, &t) == KN_OK; i++) {
         json_t *shape = json_array();
         for (uint32_t k = 0; k < t.n_dims; k++)
@@ -122,7 +122,7 @@ static int show_table(const struct kn_model *model, const struct args *args)
 {
     const struct kn_model_info *i = kn_model_info(model);
     char hex[33], shape[96];
-    struct kn_tensor_info t;
+    struct kn_tensor_info t = {.size = sizeof t};
     kn_app_hex(i->fingerprint, hex);
     printf("%-14s ", "name");
     print_safe(i->name, strlen(i->name));

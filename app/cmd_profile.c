@@ -113,7 +113,7 @@ static int show_table(const char *path, const struct kn_profile_info *info)
 
 static int show(const char *path, const struct args *args)
 {
-    struct kn_profile_info info;
+    struct kn_profile_info info = {.size = sizeof info};
     struct kn_err err = {0};
     if (kn_app_path("profile", args->out ? "-o" : "show", path, &path))
         return KN_APP_EXIT_USAGE;

@@ -117,7 +117,7 @@ static void show_progress(struct run *r)
 {
     if (!r->progress.on || r->n_tokens)
         return;
-    struct kn_request_stats s;
+    struct kn_request_stats s = {.size = sizeof s};
     kn_request_get_stats(r->request, &s);
     if (s.n_fetched < s.fetch_wanted)
         kn_app_progress_show(&r->progress, "fetch", s.n_fetched, s.fetch_wanted, "tokens");
@@ -134,7 +134,7 @@ static enum kn_status generate(struct run *r)
             kn_request_cancel(r->request);
             cancelled = true;
         }
-        struct kn_event event;
+        struct kn_event event = {.size = sizeof event};
         enum kn_status s = kn_request_next(r->request, &event);
         if (s == KN_AGAIN) {
             show_progress(r);
@@ -332,6 +332,8 @@ static enum kn_status answer(struct run *r)
         fflush(stdout);
     }
     if (r->request) {
+        r->stats.size = sizeof r->stats;
+        r->engine_stats.size = sizeof r->engine_stats;
         kn_request_get_stats(r->request, &r->stats);
         kn_engine_get_stats(r->engine, &r->engine_stats);
         if (s == KN_OK && r->opts.json)

@@ -139,7 +139,7 @@ static int run_ls(struct kn_store *store, const struct args *args)
 
 static int run_stat(struct kn_store *store, const struct args *args)
 {
-    struct kn_store_stat st;
+    struct kn_store_stat st = {.size = sizeof st};
     enum kn_status s = kn_store_stat(store, &st);
     if (s)
         return fail_status(s, args);

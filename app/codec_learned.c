@@ -40,6 +40,7 @@ static void add_learned(void *user, const struct kn_profile_text *text)
 
 void kn_learned_read(struct kn_learned *l, const char *path)
 {
+    l->info.size = sizeof l->info;
     if (!path || kn_profile_read_info(path, &l->info, NULL)) /* whoever needs it says what is wrong with it */
         return;
     snprintf(l->path, sizeof l->path, "%s", path);

@@ -66,7 +66,7 @@ void kn_ours_close(struct kn_ours *ours)
 
 uint32_t kn_ours_n_threads(const struct kn_ours *ours)
 {
-    struct kn_engine_stats stats;
+    struct kn_engine_stats stats = {.size = sizeof stats};
     kn_engine_get_stats(ours->engine, &stats);
     return stats.n_threads;
 }
@@ -77,7 +77,7 @@ static void count(struct kn_request *const *requests, uint32_t n, uint64_t *sum,
     *sum = 0;
     *least = UINT64_MAX;
     for (uint32_t i = 0; i < n; i++) {
-        struct kn_request_stats st;
+        struct kn_request_stats st = {.size = sizeof st};
         kn_request_get_stats(requests[i], &st);
         *sum += st.n_generated;
         *least = st.n_generated < *least ? st.n_generated : *least;

@@ -8,7 +8,7 @@
  *     kn_engine_open(&e, model, &eo, &err);
  *     kn_request_submit(&r, e, &ro, &err);
  *     for (;;) {
- *         struct kn_event ev;
+ *         struct kn_event ev = {.size = sizeof ev};
  *         enum kn_status s = kn_request_next(r, &ev);
  *         if (s == KN_AGAIN) s = kn_engine_step(e);
  *         else if (s == KN_OK && ev.kind == KN_EVENT_KIND_TOKEN) emit(ev.token);
@@ -87,6 +87,7 @@ struct kn_request_opts {
 enum kn_event_kind { KN_EVENT_KIND_TOKEN = 0, KN_EVENT_KIND_DONE = 1, KN_EVENT_KIND_PROMPT = 2 };
 
 struct kn_event {
+    size_t size;                /* sizeof(struct kn_event), set by the caller */
     enum kn_event_kind kind;
     int32_t token;              /* of TOKEN and PROMPT */
     const float *logits;        /* n_vocab floats, borrowed until the next step; NULL unless wanted and read before it */
@@ -107,6 +108,7 @@ enum kn_request_state {
 
 /* Where a request stands. Times in nanoseconds from submit; 0 while not reached. */
 struct kn_request_stats {
+    size_t size; /* sizeof(struct kn_request_stats), set by the caller */
     uint64_t n_prompt;         /* tokens */
     uint64_t n_done;           /* prompt tokens in the pool by now */
     uint64_t n_cached;         /* of which from the prefix cache */
@@ -126,6 +128,7 @@ struct kn_request_stats {
 };
 
 struct kn_engine_stats {
+    size_t size; /* sizeof(struct kn_engine_stats), set by the caller */
     uint32_t n_blocks, n_free_blocks, n_cached_blocks; /* blocks of the pool: all; unused; unreferenced but holding a prefix */
     uint32_t block_tokens;
     uint64_t block_bytes;
@@ -169,7 +172,8 @@ KN_API enum kn_status kn_engine_step(struct kn_engine *engine);
 /* Waits until everything queued for publishing is written; timeout_ms 0 waits for ever. KN_E_TIMEOUT, or the first
  * publish error since the last flush. */
 KN_API enum kn_status kn_engine_flush(struct kn_engine *engine, uint32_t timeout_ms);
-KN_API void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats *out);
+/* KN_E_ARG when the size of *out is not set. */
+KN_API enum kn_status kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats *out);
 /* Ends the wait of a kn_engine_step that has nothing to do but to wait for a fetch, now or the next time. The only function of an
  * engine that any thread may call. */
 KN_API void kn_engine_wake(struct kn_engine *engine);
@@ -193,13 +197,15 @@ KN_API enum kn_status kn_engine_check(const struct kn_engine *engine, struct kn_
  * KN_E_NOT_FINITE. */
 KN_API enum kn_status kn_request_submit(struct kn_request **out, struct kn_engine *engine, const struct kn_request_opts *opts, struct kn_err *err);
 /* The next event: the prompt's tokens if it is scored, tokens in order, then one DONE, then KN_END. KN_AGAIN: run a step. A stop
- * token is not an event. Events wait for their reader as long as it likes. */
+ * token is not an event. Events wait for their reader as long as it likes. KN_E_ARG, and no event is
+ * taken, when the size of *event is not set. */
 KN_API enum kn_status kn_request_next(struct kn_request *request, struct kn_event *event);
 /* Ends the request now; its DONE event says CANCELLED. Nothing of it is published. Harmless once it is done. */
 KN_API void kn_request_cancel(struct kn_request *request);
 /* Ends the request as if it had chosen a stop token: reason STOP, and it is published. For stop strings. Harmless once it is done. */
 KN_API void kn_request_finish(struct kn_request *request);
-KN_API void kn_request_get_stats(const struct kn_request *request, struct kn_request_stats *out);
+/* KN_E_ARG when the size of *out is not set. */
+KN_API enum kn_status kn_request_get_stats(const struct kn_request *request, struct kn_request_stats *out);
 /* BLAKE2b-128 of the 16-bit K and V that the pool holds for the request's first n_tokens positions, to prove that two
  * caches are bit for bit the same. Order: position, layer, K then V, head, component. Valid until close. KN_E_ARG beyond
  * what is there; KN_E_STATE when cancelled, or when other requests needed the blocks of this finished one. */

@@ -28,7 +28,7 @@ struct kn_model_opts {
     const char *chat_template; /* one of kn_chat_template_names, in place of the file's own; borrowed for the call. Default NULL: the file's */
 };
 
-/* What a model is. Strings are borrowed from the model. */
+/* What a model is. Strings are borrowed from the model. It belongs to the library and may grow at its end. */
 struct kn_model_info {
     const char *path;
     const char *arch;          /* GGUF general.architecture, such as "llama" */
@@ -78,6 +78,7 @@ KN_API const struct kn_model_info *kn_model_info(const struct kn_model *model);
 
 /* One tensor of the file. Strings are borrowed from the model. */
 struct kn_tensor_info {
+    size_t size; /* sizeof(struct kn_tensor_info), set by the caller */
     const char *name;
     const char *type;     /* "Q4_1" */
     uint32_t n_dims;      /* 1..4 */
@@ -87,7 +88,8 @@ struct kn_tensor_info {
     uint32_t part;        /* 0: the file that was opened */
 };
 
-/* Tensor index, 0..n_tensors-1, in the file's order. KN_E_ARG beyond. Any thread. */
+/* Tensor index, 0..n_tensors-1, in the file's order. KN_E_ARG beyond, and when the size of *out is not set. Any
+ * thread. */
 KN_API enum kn_status kn_model_get_tensor(const struct kn_model *model, uint32_t index, struct kn_tensor_info *out);
 
 enum kn_tokenize_flags {

@@ -38,6 +38,7 @@ struct kn_profile_text {
 typedef void (*kn_profile_text_fn)(void *user, const struct kn_profile_text *text);
 
 struct kn_profile_info {
+    size_t size; /* sizeof(struct kn_profile_info), set by the caller */
     uint8_t id[16], fingerprint[16]; /* of the profile; of its model */
     uint32_t n_layer, n_kv_head, d_head, n_group, n_sinks;
     uint64_t n_bytes, n_calibration_tokens;
@@ -53,7 +54,8 @@ struct kn_profile_info {
  * so in part counts with its longest new stretch; both are logged as warnings, as is a text whose tokens are much shorter than the others'. Errors: KN_E_ARG (too little text: says how much is needed),
  * KN_E_UNSUPPORTED (a shape that the layout cannot hold), KN_E_NOMEM, KN_E_IO. Blocks for minutes. */
 KN_API enum kn_status kn_profile_build(struct kn_model *model, const char *path, const struct kn_profile_opts *opts, struct kn_err *err);
-/* Reads and checks a profile. KN_E_IO, KN_E_FORMAT, KN_E_MISMATCH (another version). */
+/* Reads and checks a profile. KN_E_IO, KN_E_FORMAT, KN_E_MISMATCH (another version), KN_E_ARG (the size of *out is
+ * not set). */
 KN_API enum kn_status kn_profile_read_info(const char *path, struct kn_profile_info *out, struct kn_err *err);
 /* Tells the texts that a profile was made from, in order. Errors as kn_profile_read_info. */
 KN_API enum kn_status kn_profile_read_texts(const char *path, kn_profile_text_fn fn, void *user, struct kn_err *err);

@@ -44,6 +44,7 @@ struct kn_store_item {
 };
 
 struct kn_store_stat {
+    size_t size; /* sizeof(struct kn_store_stat), set by the caller */
     uint64_t n_chunks, n_bytes; /* complete chunks and their container bytes */
     uint64_t n_orphans, orphan_bytes; /* data without a manifest entry (a publish cut short); gc removes them */
     uint64_t n_expired;
@@ -59,6 +60,7 @@ KN_API void kn_store_close(struct kn_store **store);
 /* Whether it was opened read-only, asked for or not. */
 KN_API bool kn_store_is_read_only(const struct kn_store *store);
 KN_API enum kn_status kn_store_ls(struct kn_store *store, kn_store_item_fn fn, void *user);
+/* KN_E_ARG when the size of *out is not set; KN_E_IO. */
 KN_API enum kn_status kn_store_stat(struct kn_store *store, struct kn_store_stat *out);
 /* Reads every chunk and checks its checksums and its manifest entry. KN_OK when all are good, KN_E_FORMAT otherwise. */
 KN_API enum kn_status kn_store_verify(struct kn_store *store, kn_store_verify_fn fn, void *user);

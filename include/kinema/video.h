@@ -59,6 +59,7 @@ struct kn_video_encode_opts {
 
 struct kn_video_encoder;
 struct kn_video_encode_stats {
+    size_t size; /* sizeof(struct kn_video_encode_stats), set by the caller */
     uint64_t n_pictures, n_bytes;
     uint64_t encode_ns; /* processor time of the calling thread, verifying not counted */
 };
@@ -74,7 +75,9 @@ KN_API enum kn_status kn_video_encode(struct kn_video_encoder *encoder, const ui
 KN_API enum kn_status kn_video_encoder_end(struct kn_video_encoder *encoder, const uint8_t **unit, size_t *n_bytes, struct kn_err *err);
 /* What opts.hash has come to. */
 KN_API enum kn_video_hash kn_video_encoder_hash(const struct kn_video_encoder *encoder);
-KN_API void kn_video_encoder_get_stats(const struct kn_video_encoder *encoder, struct kn_video_encode_stats *out);
+/* KN_E_ARG when the size of *out is not set. */
+KN_API enum kn_status kn_video_encoder_get_stats(const struct kn_video_encoder *encoder,
+                                                 struct kn_video_encode_stats *out);
 KN_API void kn_video_encoder_close(struct kn_video_encoder **encoder);
 
 /* A decoded picture, borrowed for the call. */
@@ -112,7 +115,9 @@ struct kn_video_decode_stats {
     bool chunk;        /* of a chunk, whose checksums were checked */
     bool sealed;       /* every stream so far has a seal; once kn_video_decode has taken the last piece, the pictures' bytes match it */
 };
-KN_API void kn_video_decoder_get_stats(const struct kn_video_decoder *decoder, struct kn_video_decode_stats *out);
+/* KN_E_ARG when the size of *out is not set. */
+KN_API enum kn_status kn_video_decoder_get_stats(const struct kn_video_decoder *decoder,
+                                                 struct kn_video_decode_stats *out);
 KN_API void kn_video_decoder_close(struct kn_video_decoder **decoder);
 
 #ifdef __cplusplus

@@ -263,12 +263,12 @@ enum kn_status kn_engine_check(const struct kn_engine *engine, struct kn_err *er
     return why ? kni_err_set(err, KN_E_STATE, "the pool's book-keeping is wrong (%s): please report it", why) : KN_OK;
 }
 
-void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats *out)
+enum kn_status kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats *out)
 {
     struct kni_pool_stats pool = kni_pool_get_stats(engine->pool);
     struct kni_sched_stats sched = kni_sched_get_stats(engine->sched);
     struct kni_kv_layout layout = kni_pool_layout(engine->pool);
-    *out = (struct kn_engine_stats){
+    struct kn_engine_stats now = {
         .n_blocks = pool.n_blocks,
         .n_free_blocks = pool.n_free_blocks,
         .n_cached_blocks = pool.n_cached_blocks,
@@ -297,26 +297,27 @@ void kn_engine_get_stats(const struct kn_engine *engine, struct kn_engine_stats 
         .fetch_ns = sched.fetch_ns,
         .n_fetch_misses = sched.n_fetch_misses,
     };
-    memcpy(out->n_cached_by, sched.n_cached_by, sizeof out->n_cached_by);
-    memcpy(out->n_fetched_by, sched.n_fetched_by, sizeof out->n_fetched_by);
+    memcpy(now.n_cached_by, sched.n_cached_by, sizeof now.n_cached_by);
+    memcpy(now.n_fetched_by, sched.n_fetched_by, sizeof now.n_fetched_by);
     if (engine->fetcher) {
         struct kni_publish_stats p;
         struct kni_fetcher_health health;
         kni_fetcher_get_health(engine->fetcher, &health);
-        out->has_store = true;
-        out->store_open = health.is_open;
-        out->store_read_ok = health.is_open && health.read_ok;
-        out->store_write_ok = health.is_open && health.write_ok;
-        out->store_read_only = health.read_only;
-        out->store_read_errors = health.read_errors;
-        out->store_write_errors = health.write_errors;
+        now.has_store = true;
+        now.store_open = health.is_open;
+        now.store_read_ok = health.is_open && health.read_ok;
+        now.store_write_ok = health.is_open && health.write_ok;
+        now.store_read_only = health.read_only;
+        now.store_read_errors = health.read_errors;
+        now.store_write_errors = health.write_errors;
         kni_publish_get_stats(engine->fetcher, &p);
-        out->published_chunks = p.n_chunks;
-        out->published_bytes = p.n_bytes;
-        out->published_raw_bytes = p.raw_bytes;
-        out->publish_errors = p.n_errors;
-        out->publish_ns = p.busy_ns;
-        out->n_publish_refused = p.n_refused;
-        out->fetch_working_bytes = kni_fetcher_working_bytes(engine->fetcher);
+        now.published_chunks = p.n_chunks;
+        now.published_bytes = p.n_bytes;
+        now.published_raw_bytes = p.raw_bytes;
+        now.publish_errors = p.n_errors;
+        now.publish_ns = p.busy_ns;
+        now.n_publish_refused = p.n_refused;
+        now.fetch_working_bytes = kni_fetcher_working_bytes(engine->fetcher);
     }
+    return kni_stats_write(out, &now, sizeof now);
 }

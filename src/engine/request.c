@@ -166,10 +166,9 @@ static void describe(const struct kni_job *job, uint32_t pos, struct kn_event *e
     event->top = event->n_top ? job->tops + (size_t)(pos - job->described_first) * job->n_top : NULL;
 }
 
-enum kn_status kn_request_next(struct kn_request *r, struct kn_event *event)
+static enum kn_status take_event(struct kn_request *r, struct kn_event *event)
 {
     const struct kni_job *job = &r->job;
-    *event = (struct kn_event){.logprob = NAN};
     if (r->n_prompt_read < job->n_scored) {
         event->kind = KN_EVENT_KIND_PROMPT;
         event->token = job->tokens[r->n_prompt_read];
@@ -195,6 +194,15 @@ enum kn_status kn_request_next(struct kn_request *r, struct kn_event *event)
     return KN_OK;
 }
 
+enum kn_status kn_request_next(struct kn_request *r, struct kn_event *event)
+{
+    struct kn_event now = {.logprob = NAN};
+    enum kn_status status = kni_stats_write(event, &now, sizeof now); /* one that cannot be told is not taken */
+    if (status || (status = take_event(r, &now)))
+        return status;
+    return kni_stats_write(event, &now, sizeof now);
+}
+
 void kn_request_cancel(struct kn_request *r)
 {
     if (r && r->engine)
@@ -207,15 +215,16 @@ void kn_request_finish(struct kn_request *r)
         kni_sched_stop(r->engine->sched, &r->job);
 }
 
-void kn_request_get_stats(const struct kn_request *r, struct kn_request_stats *out)
+enum kn_status kn_request_get_stats(const struct kn_request *r, struct kn_request_stats *out)
 {
     static const enum kn_request_state states[] = {
         [KNI_JOB_STATE_NEW] = KN_REQUEST_STATE_DONE, /* taken out: its engine was closed */
         [KNI_JOB_STATE_WAITING] = KN_REQUEST_STATE_WAITING,   [KNI_JOB_STATE_FETCHING] = KN_REQUEST_STATE_FETCHING,
         [KNI_JOB_STATE_RUNNING] = KN_REQUEST_STATE_RUNNING,   [KNI_JOB_STATE_FINISHED] = KN_REQUEST_STATE_DONE,
     };
-    *out = r->job.stats;
-    out->state = states[r->job.state];
+    struct kn_request_stats now = r->job.stats;
+    now.state = states[r->job.state];
+    return kni_stats_write(out, &now, sizeof now);
 }
 
 enum kn_status kn_request_kv_digest(const struct kn_request *r, uint64_t n_tokens, uint8_t digest[16])

@@ -207,11 +207,12 @@ enum kn_status kn_model_get_tensor(const struct kn_model *model, uint32_t index,
         return KN_E_ARG;
     const struct kni_tensor *t = &g->tensors[index];
     const struct kni_part *part = kni_parts_find(&model->parts, t->data);
-    *out = (struct kn_tensor_info){.name = t->name, .type = kni_dtype_name(t->type), .n_dims = t->n_dims, .n_bytes = t->n_bytes,
+    struct kn_tensor_info now = {.name = t->name, .type = kni_dtype_name(t->type), .n_dims = t->n_dims,
+                                 .n_bytes = t->n_bytes,
                                    .file_offset = (uint64_t)((const uint8_t *)t->data - (const uint8_t *)part->map.data),
                                    .part = (uint32_t)(part - model->parts.parts)};
-    memcpy(out->shape, t->ne, sizeof out->shape);
-    return KN_OK;
+    memcpy(now.shape, t->ne, sizeof now.shape);
+    return kni_stats_write(out, &now, sizeof now);
 }
 
 enum kn_status kn_model_tokenize(const struct kn_model *model, const char *text, size_t n_bytes, unsigned flags, int32_t *ids, size_t *n_ids)

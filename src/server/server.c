@@ -166,7 +166,7 @@ static enum kn_status copy_strings(struct kn_server *s, const struct kn_server_o
 /* Longest prompt and answer together: the context, or what the pool can hold of it. */
 static uint32_t limit_context(const struct kn_server *s)
 {
-    struct kn_engine_stats stats;
+    struct kn_engine_stats stats = {.size = sizeof stats};
     kn_engine_get_stats(s->engine, &stats);
     uint32_t n_ctx = s->engine_opts.n_ctx ? s->engine_opts.n_ctx : kn_model_info(s->model)->n_ctx_train;
     uint64_t n_pool = (uint64_t)stats.n_blocks * stats.block_tokens;

@@ -195,8 +195,11 @@ enum kn_status kn_store_ls(struct kn_store *store, kn_store_item_fn fn, void *us
 
 enum kn_status kn_store_stat(struct kn_store *store, struct kn_store_stat *out)
 {
-    *out = (struct kn_store_stat){.max_bytes = store->max_bytes};
-    return store->ops->stat(store, out);
+    struct kn_store_stat now = {.max_bytes = store->max_bytes};
+    enum kn_status status = kni_stats_write(out, &now, sizeof now);
+    if (status || (status = store->ops->stat(store, &now)))
+        return status;
+    return kni_stats_write(out, &now, sizeof now);
 }
 
 enum kn_status kn_store_get(struct kn_store *store, const char *prefix, kn_store_bytes_fn fn, void *user, struct kn_err *err)

@@ -108,7 +108,7 @@ static void cpu_levels(struct rig *rig, enum kn_cpu_level lowest)
 {
     for (enum kn_cpu_level level = lowest; level < KN_CPU_LEVEL_AVX512; level++) {
         struct kn_answer a;
-        struct kn_engine_stats st;
+        struct kn_engine_stats st = {.size = sizeof st};
         struct kn_engine *e = engine_open(rig, (struct kn_engine_opts){.prefill_chunk = 256, .no_prefix_cache = true, .cpu_level_max_plus_1 = level + 1});
         kn_engine_get_stats(e, &st);
         assert_true(st.cpu_level <= level);
@@ -169,7 +169,7 @@ static uint64_t two_in_a_small_pool(struct rig *rig, bool no_prefix_cache, bool 
     for (int i = 0; i < 2; i++) /* submit order is age */
         r[i] = prompt_first == (i == 0) ? submit(rig, e, rig->prompt, rig->n_prompt, rig->n_new) : submit(rig, e, rig->other, rig->n_other, rig->n_new);
     kn_bed_run(e, r, a, 2, rig->n_vocab);
-    struct kn_engine_stats st;
+    struct kn_engine_stats st = {.size = sizeof st};
     kn_engine_get_stats(e, &st);
     compare(rig, prompt_first ? &rig->want : &rig->want_other, &a[0], "the older of two that do not fit");
     compare(rig, prompt_first ? &rig->want_other : &rig->want, &a[1], "the younger of two that do not fit");

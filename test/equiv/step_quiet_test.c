@@ -141,18 +141,18 @@ static void watch(uint32_t n_threads, uint32_t n, uint32_t sampler, bool no_pref
         ro.n_top_logprobs = ro.want_logprobs ? 5 : 0;
         assert_int_equal(kn_request_submit(&r[i], e, &ro, NULL), KN_OK);
     }
-    struct kn_request_stats st = {0};
+    struct kn_request_stats st = {.size = sizeof st};
     do { /* until the youngest decodes */
         assert_int_equal(kn_engine_step(e), KN_OK);
         kn_request_get_stats(r[n - 1], &st);
     } while (st.n_generated < 2);
-    struct kn_engine_stats before, after;
+    struct kn_engine_stats before = {.size = sizeof before}, after = {.size = sizeof after};
     kn_engine_get_stats(e, &before);
     enum kn_status s = KN_OK;
     n_allocs = n_locks = 0;
     armed = true;
     for (uint32_t i = 0; i < 40 && s == KN_OK; i++) {
-        struct kn_event ev;
+        struct kn_event ev = {.size = sizeof ev};
         s = kn_engine_step(e);
         for (uint32_t j = 0; j < n; j++)
             while (kn_request_next(r[j], &ev) == KN_OK)
@@ -185,7 +185,7 @@ static void test_scoring_steps(void **state)
     (void)state;
     struct kn_engine *e = NULL;
     struct kn_request *r;
-    struct kn_event ev;
+    struct kn_event ev = {.size = sizeof ev};
     int32_t prompt[200];
     struct kn_engine_opts eo = {.size = sizeof eo, .n_threads = 2, .prefill_chunk = 64};
     struct kn_request_opts ro = {.size = sizeof ro, .tokens = prompt, .n_tokens = 200, .score_prompt = true, .n_top_logprobs = 20, .no_generate = true};

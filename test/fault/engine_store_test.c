@@ -103,7 +103,7 @@ static void find_first(void *user, const struct kn_store_item *item)
 static void publish_once(const char *path, const char *url, enum kn_preset preset, uint64_t *n_chunks)
 {
     struct outcome got;
-    struct kn_engine_stats es;
+    struct kn_engine_stats es = {.size = sizeof es};
     struct kn_engine *e = engine_open(path, url, preset);
     ask(e, 0, NULL, true, &got);
     (void)kn_engine_flush(e, 60000);
@@ -283,7 +283,7 @@ static void store_removed_under_the_engine(void **state)
     struct folder f;
     struct outcome got;
     struct kn_store *store;
-    struct kn_store_stat st;
+    struct kn_store_stat st = {.size = sizeof st};
     folder_make(&f);
     struct kn_engine *e = engine_open(model_path, f.url, KN_PRESET_EXACT);
     ask(e, 0, NULL, true, &got);
@@ -391,7 +391,7 @@ static void fill_disk(const struct folder *f)
 {
     struct outcome got;
     struct rlimit before, small;
-    struct kn_engine_stats es;
+    struct kn_engine_stats es = {.size = sizeof es};
     char salt[32];
     uint32_t i = 0;
     signal(SIGXFSZ, SIG_IGN);

@@ -21,7 +21,7 @@ static uint64_t fill(struct kn_store *store)
 {
     uint64_t n = 0;
     enum kn_status s;
-    struct kn_store_stat st;
+    struct kn_store_stat st = {.size = sizeof st};
     while ((s = try_put(store, n, LAYERS)) == KN_OK && n < 1000)
         n++;
     MUST(s == KN_E_FULL);

@@ -64,7 +64,7 @@ static void check_store(const char *url, uint32_t round, const struct shared *sh
     struct test_pool source = pool_make(N, -1);
     prompt_fill(prompt, N);
     struct kn_store *store = NULL;
-    struct kn_store_stat st;
+    struct kn_store_stat st = {.size = sizeof st};
     struct kn_err err = {0};
     struct kn_store_opts o = {.size = sizeof o, .url = url};
     assert_int_equal(kn_store_open(&store, &o, &err), KN_OK);

@@ -61,7 +61,7 @@ static uint64_t ask_right(struct kn_engine *e, unsigned which, bool publish)
 
 static struct kn_engine_stats stats(const struct kn_engine *e)
 {
-    struct kn_engine_stats st;
+    struct kn_engine_stats st = {.size = sizeof st};
     kn_engine_get_stats(e, &st);
     return st;
 }

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void use(const struct kn_model *m)
 {
     const struct kn_model_info *info = kn_model_info(m);
-    struct kn_tensor_info t;
+    struct kn_tensor_info t = {.size = sizeof t};
     struct kn_chat_message talk = {"user", "the <|im_end|> \xff 12 in"};
     char buf[256];
     int32_t ids[3 * 256 + 2];

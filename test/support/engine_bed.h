@@ -42,11 +42,12 @@ static inline void kn_bed_prompt(int32_t *tokens, uint32_t n, uint64_t seed)
 /* Takes what events there are; true after DONE. */
 static inline bool kn_bed_drain(struct kn_request *r, struct kn_answer *a, uint32_t n_vocab)
 {
-    struct kn_event ev;
+    struct kn_event ev = {.size = sizeof ev};
     while (kn_request_next(r, &ev) == KN_OK) {
         if (ev.kind == KN_EVENT_KIND_DONE) {
             a->reason = ev.reason;
             a->status = ev.status;
+            a->stats.size = sizeof a->stats;
             kn_request_get_stats(r, &a->stats);
             return true;
         }

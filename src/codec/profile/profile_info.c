@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "codec/profile/profile.h"
 
@@ -12,33 +13,35 @@ enum kn_status kn_profile_read_info(const char *path, struct kn_profile_info *ou
 {
     if (!path || !out)
         return kni_err_set(err, KN_E_ARG, "kn_profile_read_info needs a path and a place for the information");
-    *out = (struct kn_profile_info){0};
+    struct kn_profile_info now = {0};
     struct kni_profile *p;
+    if (kni_stats_write(out, &now, sizeof now))
+        return kni_err_set(err, KN_E_ARG, "the size of struct kn_profile_info is not set: set it to sizeof");
     enum kn_status status = kni_profile_open(&p, path, err);
     if (status)
         return status;
-    memcpy(out->id, p->id, sizeof out->id);
-    memcpy(out->fingerprint, p->fingerprint, sizeof out->fingerprint);
-    out->n_layer = p->kv.n_layer;
-    out->n_kv_head = p->kv.n_kv_head;
-    out->d_head = p->kv.d_head;
-    out->n_group = p->n_group;
-    out->n_sinks = p->n_sinks;
-    out->n_bytes = p->n_bytes;
-    out->n_calibration_tokens = p->n_calibration_tokens;
-    out->n_texts = p->n_texts;
+    memcpy(now.id, p->id, sizeof now.id);
+    memcpy(now.fingerprint, p->fingerprint, sizeof now.fingerprint);
+    now.n_layer = p->kv.n_layer;
+    now.n_kv_head = p->kv.n_kv_head;
+    now.d_head = p->kv.d_head;
+    now.n_group = p->n_group;
+    now.n_sinks = p->n_sinks;
+    now.n_bytes = p->n_bytes;
+    now.n_calibration_tokens = p->n_calibration_tokens;
+    now.n_texts = p->n_texts;
     for (uint32_t k = 0; k < KNI_PROFILE_N_PRESETS; k++) {
-        out->presets[k].step_k = p->parts[0].step[k];
-        out->presets[k].step_v = p->parts[1].step[k];
-        out->presets[k].components = p->kv.n_layer * p->kv.n_kv_head * p->kv.d_head;
+        now.presets[k].step_k = p->parts[0].step[k];
+        now.presets[k].step_v = p->parts[1].step[k];
+        now.presets[k].components = p->kv.n_layer * p->kv.n_kv_head * p->kv.d_head;
         for (uint32_t i = 0; i < p->n_parts; i++)
-            *(i & 1 ? &out->presets[k].rows_v : &out->presets[k].rows_k) += p->parts[i].rows[k];
-        out->presets[k].ratio = p->quality[k].ratio;
-        out->presets[k].kl = p->quality[k].kl;
-        out->presets[k].top1 = p->quality[k].top1;
+            *(i & 1 ? &now.presets[k].rows_v : &now.presets[k].rows_k) += p->parts[i].rows[k];
+        now.presets[k].ratio = p->quality[k].ratio;
+        now.presets[k].kl = p->quality[k].kl;
+        now.presets[k].top1 = p->quality[k].top1;
     }
     kni_profile_close(&p);
-    return KN_OK;
+    return kni_stats_write(out, &now, sizeof now);
 }
 
 enum kn_status kn_profile_read_texts(const char *path, kn_profile_text_fn fn, void *user, struct kn_err *err)

@@ -213,9 +213,9 @@ enum kn_status kn_video_encoder_end(struct kn_video_encoder *e, const uint8_t **
     return KN_OK;
 }
 
-void kn_video_encoder_get_stats(const struct kn_video_encoder *e, struct kn_video_encode_stats *out)
+enum kn_status kn_video_encoder_get_stats(const struct kn_video_encoder *e, struct kn_video_encode_stats *out)
 {
-    *out = e->stats;
+    return kni_stats_write(out, &e->stats, sizeof e->stats);
 }
 
 /* ---- decoding */
@@ -501,9 +501,10 @@ enum kn_status kn_video_decode(struct kn_video_decoder *d, const void *bytes, si
     return s;
 }
 
-void kn_video_decoder_get_stats(const struct kn_video_decoder *d, struct kn_video_decode_stats *out)
+enum kn_status kn_video_decoder_get_stats(const struct kn_video_decoder *d, struct kn_video_decode_stats *out)
 {
-    struct kn_video_decode_stats now = {.size = out->size, .n_pictures = d->n_pictures, .read = d->reader != NULL, .chunk = d->chunk, .sealed = d->bare && !d->unsealed};
+    struct kn_video_decode_stats now = {.n_pictures = d->n_pictures, .read = d->reader != NULL, .chunk = d->chunk,
+                                        .sealed = d->bare && !d->unsealed};
     now.n_hashed = d->n_hashed + d->n_hashed_now;
-    memcpy(out, &now, out->size < sizeof now ? out->size : sizeof now);
+    return kni_stats_write(out, &now, sizeof now);
 }

@@ -54,7 +54,7 @@ enum kn_status kni_loop_open(struct kni_loop **out, const struct kni_loop_opts *
     if (!loop)
         return kni_err_set(err, KN_E_NOMEM, "no memory for the server's loop");
     loop->opts = *opts;
-    struct kn_engine_stats stats;
+    struct kn_engine_stats stats = {.size = sizeof stats};
     kn_engine_get_stats(opts->engine, &stats);
     loop->max_load = opts->max_queue < UINT32_MAX - stats.max_running ? opts->max_queue + stats.max_running : UINT32_MAX;
     loop->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

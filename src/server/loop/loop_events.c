@@ -51,6 +51,7 @@ static void end_choice(struct kni_loop *loop, struct kni_call *call, struct kni_
     }
     c->reason = reason;
     c->status = status;
+    c->stats.size = sizeof c->stats;
     if (c->request)
         kn_request_get_stats(c->request, &c->stats);
     kn_request_close(&c->request);
@@ -186,7 +187,7 @@ static void add_prompt_token(struct kni_call *call, const struct kn_event *ev)
 /* Time from arrival to the step in which the request first ran. */
 static void note_queue(const struct kni_loop *loop, const struct kni_call *call, struct kni_call_choice *c)
 {
-    struct kn_request_stats s;
+    struct kn_request_stats s = {.size = sizeof s};
     if (c->queue_ns)
         return;
     kn_request_get_stats(c->request, &s);
@@ -201,7 +202,7 @@ bool kni_loop_fan_out(struct kni_loop *loop, struct kni_call *call)
     bool changed = false;
     for (uint32_t i = 0; i < call->n_choices; i++) {
         struct kni_call_choice *c = &call->choices[i];
-        struct kn_event ev;
+        struct kn_event ev = {.size = sizeof ev};
         if (!c->request)
             continue;
         note_queue(loop, call, c);

@@ -53,7 +53,7 @@ static void list_fetches(struct kni_loop *loop, struct kni_snapshot *s, uint64_t
     for (struct kni_call *call = loop->calls; call; call = call->next)
         for (uint32_t i = 0; i < call->n_choices && s->n_fetches < KNI_SNAPSHOT_MAX_FETCHES; i++) {
             struct kni_call_choice *c = &call->choices[i];
-            struct kn_request_stats r;
+            struct kn_request_stats r = {.size = sizeof r};
             if (!c->request)
                 continue;
             kn_request_get_stats(c->request, &r);
@@ -75,6 +75,7 @@ void kni_loop_take_snapshot(struct kni_loop *loop, uint64_t now_ns)
 {
     struct kni_snapshot *s = &loop->draft;
     s->taken_ns = now_ns;
+    s->engine.size = sizeof s->engine;
     kn_engine_get_stats(loop->opts.engine, &s->engine);
     s->n_calls = loop->n_calls;
     s->n_inbox = atomic_load_explicit(&loop->n_inbox, memory_order_relaxed); /* a count */

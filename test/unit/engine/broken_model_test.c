@@ -49,7 +49,7 @@ static void test_requests(void **state)
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct kn_request_opts o = cases[i];
         struct kn_request *r;
-        struct kn_event ev = {0};
+        struct kn_event ev = {.size = sizeof ev};
         enum kn_status s;
         o.size = sizeof o;
         o.tokens = tokens;
@@ -66,7 +66,7 @@ static void test_requests(void **state)
         assert_int_equal(ev.reason, KN_STOP_REASON_ERROR);
         assert_int_equal(ev.status, KN_E_NOT_FINITE);
         kn_request_close(&r);
-        struct kn_engine_stats stats;
+        struct kn_engine_stats stats = {.size = sizeof stats};
         kn_engine_get_stats(e, &stats);
         assert_int_equal(stats.n_cached_blocks, 0);
         assert_int_equal(kn_engine_check(e, NULL), KN_OK);
@@ -94,7 +94,7 @@ static void test_score(void **state)
     assert_int_equal(kn_engine_score(e, &o, NULL, &err), KN_E_NOT_FINITE);
     assert_non_null(strstr(err.text, "position 20"));
     assert_int_equal(n_rows, 0);
-    struct kn_engine_stats stats;
+    struct kn_engine_stats stats = {.size = sizeof stats};
     kn_engine_get_stats(e, &stats);
     assert_int_equal(stats.n_cached_blocks, 0);
     assert_int_equal(kn_engine_check(e, NULL), KN_OK);

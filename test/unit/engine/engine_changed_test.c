@@ -91,7 +91,7 @@ static void nothing_goes_on(void **state)
     (void)state;
     struct kn_model *model = NULL, *fresh = NULL;
     struct kn_answer first, second, a = {0};
-    struct kn_engine_stats stats;
+    struct kn_engine_stats stats = {.size = sizeof stats};
     struct kn_request *r[3] = {NULL};
     struct kn_err err = {0};
     struct kn_engine *e = open_engine(&model, true);

@@ -53,14 +53,14 @@ static struct kn_request *submit(struct kn_engine *e, struct kn_request_opts o)
 
 static enum kn_request_state state_of(const struct kn_request *r)
 {
-    struct kn_request_stats s;
+    struct kn_request_stats s = {.size = sizeof s};
     kn_request_get_stats(r, &s);
     return s.state;
 }
 
 static struct kn_engine_stats stats_of(const struct kn_engine *e)
 {
-    struct kn_engine_stats s;
+    struct kn_engine_stats s = {.size = sizeof s};
     kn_engine_get_stats(e, &s);
     return s;
 }
@@ -121,7 +121,7 @@ static void test_deadline_and_finish(void **state)
     (void)state;
     int32_t p[40];
     kn_bed_prompt(p, 40, 1);
-    struct kn_event ev;
+    struct kn_event ev = {.size = sizeof ev};
     struct kn_engine *e = engine_open((struct kn_engine_opts){.n_ctx = 256, .max_running = 1});
     kn_engine_wake(e); /* without a store: nothing to wake */
     struct kn_request *r = submit(e, (struct kn_request_opts){.tokens = p, .n_tokens = 40, .max_tokens = 200, .ignore_stop = true});

@@ -129,7 +129,7 @@ static uint64_t through(enum kn_preset preset, enum kn_backend backend, const ch
     folder_make(&f);
     struct kn_engine_opts o = opts_of(f.url, preset, backend);
     struct kn_engine *e = engine_open(&o);
-    struct kn_engine_stats s;
+    struct kn_engine_stats s = {.size = sizeof s};
     ask(e, true, answer, digest);
     assert_memory_equal(answer->tokens, computed.tokens, sizeof *computed.tokens * N_NEW); /* publishing changes nothing */
     assert_int_equal(kn_engine_flush(e, 0), KN_OK);
@@ -357,7 +357,7 @@ static void lossy_blocks_serve_only_who_takes_them(void **state)
         for (unsigned i = 0; i < N; i++) {
             const unsigned k = (first + i) % N;
             struct kn_request *r;
-            struct kn_request_stats s;
+            struct kn_request_stats s = {.size = sizeof s};
             struct kn_request_opts ro = {.size = sizeof ro, .tokens = prompt, .n_tokens = N_PROMPT, .max_tokens = N_NEW, .ignore_stop = true, .want_logits = true,
                                          .no_fetch = asks[k].no_fetch, .kv_quality = asks[k].least, .no_publish = true};
             const bool lossy = !asks[k].no_fetch && (!asks[k].least || asks[k].least >= KN_KV_QUALITY_SMALL);

@@ -116,7 +116,7 @@ static void test_cpu_level(void **state)
             assert_int_equal(kn_engine_open(&e[i], model, &o, NULL), KN_OK);
         }
         for (unsigned i = 0; i < 4; i++) {
-            struct kn_engine_stats s;
+            struct kn_engine_stats s = {.size = sizeof s};
             kn_engine_get_stats(e[i], &s);
             assert_int_equal(s.cpu_level, i < (unsigned)has ? i : (unsigned)has);
             kn_engine_close(&e[i]);
@@ -237,9 +237,9 @@ static void test_events_and_stats(void **state)
     kn_bed_prompt(p, 100, 1);
     struct kn_engine *e = engine_open(&(struct kn_engine_opts){.prefill_chunk = 40});
     struct kn_request *r = submit(e, &(struct kn_request_opts){.tokens = p, .n_tokens = 100, .max_tokens = 12, .ignore_stop = true, .want_logits = true});
-    struct kn_event ev;
-    struct kn_request_stats st;
-    struct kn_engine_stats es;
+    struct kn_event ev = {.size = sizeof ev};
+    struct kn_request_stats st = {.size = sizeof st};
+    struct kn_engine_stats es = {.size = sizeof es};
     assert_int_equal(kn_request_next(r, &ev), KN_AGAIN);
     assert_int_equal(kn_bed_step(e), KN_OK);
     kn_request_get_stats(r, &st);
@@ -326,8 +326,8 @@ static void test_cancel(void **state)
     int32_t p[200];
     kn_bed_prompt(p, 200, 1);
     struct kn_engine *e = engine_open(&(struct kn_engine_opts){.prefill_chunk = 32});
-    struct kn_engine_stats es;
-    struct kn_event ev;
+    struct kn_engine_stats es = {.size = sizeof es};
+    struct kn_event ev = {.size = sizeof ev};
     uint8_t digest[16];
     for (int n_steps = 0; n_steps < 12; n_steps += 3) { /* queued, in the prompt, after the first tokens */
         struct kn_request *r = submit(e, &(struct kn_request_opts){.tokens = p, .n_tokens = 200, .max_tokens = 50, .ignore_stop = true});
@@ -359,7 +359,7 @@ static void test_engine_closed_first(void **state)
     struct kn_engine *e = engine_open(&(struct kn_engine_opts){.prefill_chunk = 100});
     struct kn_request_opts o = {.tokens = p, .n_tokens = 200, .max_tokens = 50, .ignore_stop = true};
     struct kn_request *queued, *going, *ended;
-    struct kn_event ev;
+    struct kn_event ev = {.size = sizeof ev};
     uint8_t digest[16];
     o.max_tokens = 1;
     ended = submit(e, &o);
@@ -428,7 +428,7 @@ static void test_store(void **state)
     int32_t p[300];
     struct kn_answer a, b;
     uint8_t one[16], two[16];
-    struct kn_engine_stats es;
+    struct kn_engine_stats es = {.size = sizeof es};
     kn_bed_path(dir, "store");
     snprintf(url, sizeof url, "lmdb:%s", dir);
     kn_bed_prompt(p, 300, 1);
@@ -531,7 +531,7 @@ static void test_store_full(void **state)
     }
     assert_int_equal(kn_engine_flush(e, 60000), KN_E_FULL);
     assert_int_equal(kn_engine_flush(e, 60000), KN_OK); /* said once */
-    struct kn_engine_stats es;
+    struct kn_engine_stats es = {.size = sizeof es};
     kn_engine_get_stats(e, &es);
     assert_int_equal(es.published_chunks, 0);
     assert_int_equal(es.publish_errors, 3);

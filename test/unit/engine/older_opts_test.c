@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "support/engine_bed.h"
+#include "support/tiny_profile.h"
 #include "unit/store/store_support.h"
 
 #define MAX_BYTES 512u
@@ -349,6 +350,129 @@ static void measuring(void **state)
           .on_row = on_bench_hevc);
 }
 
+/* What the library fills in: of a whole struct's bytes, as many as the size says, the rest of garbage. */
+typedef enum kn_status (*fill_fn)(void *out);
+
+static struct kn_request *request;
+static struct kn_store *store;
+static struct kn_video_encoder *encoder;
+static struct kn_video_decoder *decoder;
+static char learned_path[256];
+
+static enum kn_status fill_engine(void *out)
+{
+    return kn_engine_get_stats(engine, out);
+}
+
+static enum kn_status fill_request(void *out)
+{
+    return kn_request_get_stats(request, out);
+}
+
+static enum kn_status fill_event(void *out)
+{
+    return kn_request_next(request, out);
+}
+
+static enum kn_status fill_store(void *out)
+{
+    return kn_store_stat(store, out);
+}
+
+static enum kn_status fill_tensor(void *out)
+{
+    return kn_model_get_tensor(model, 1, out);
+}
+
+static enum kn_status fill_profile(void *out)
+{
+    return kn_profile_read_info(learned_path, out, NULL);
+}
+
+static enum kn_status fill_encoder(void *out)
+{
+    return kn_video_encoder_get_stats(encoder, out);
+}
+
+static enum kn_status fill_decoder(void *out)
+{
+    return kn_video_decoder_get_stats(decoder, out);
+}
+
+/* status: what fill answers. */
+static void check_filled(const char *name, fill_fn fill, size_t n, enum kn_status status)
+{
+    uint8_t whole[MAX_BYTES + LONGER] = {0}, out[MAX_BYTES + LONGER];
+    assert_true(n % sizeof(size_t) == 0 && n <= MAX_BYTES);
+    memcpy(whole, &n, sizeof n);
+    if (fill(whole) != status)
+        fail_msg("%s cannot be filled", name);
+    for (size_t size = sizeof size; size <= n + LONGER; size += sizeof size) {
+        memset(out, 0xa5, sizeof out);
+        memcpy(out, &size, sizeof size);
+        if (fill(out) != status || memcmp(out, &size, sizeof size))
+            fail_msg("%s of %zu bytes is refused, or has lost its size", name, size);
+        for (size_t i = sizeof size; i < sizeof out; i++)
+            if (out[i] != (i < size && i < n ? whole[i] : 0xa5))
+                fail_msg("%s of %zu bytes: byte %zu is %02x", name, size, i, out[i]);
+    }
+    for (size_t size = 0; size < sizeof size; size++) {
+        memset(out, 0xa5, sizeof out);
+        memcpy(out, &size, sizeof size);
+        if (fill(out) != KN_E_ARG)
+            fail_msg("%s of size %zu is taken", name, size);
+        for (size_t i = sizeof size; i < sizeof out; i++)
+            assert_int_equal(out[i], 0xa5);
+    }
+    assert_int_equal(fill(NULL), KN_E_ARG);
+}
+
+#define CHECK_FILLED(type, fill, status) check_filled(#type, fill, sizeof(struct type), status)
+
+static void filled(void **state)
+{
+    (void)state;
+    struct kni_profile *profile = kn_tiny_profile_make(&(struct kn_tiny_profile_opts){0});
+    void *data;
+    size_t n_bytes;
+    kn_bed_path(learned_path, "older_opts_learned.knp");
+    assert_int_equal(kni_profile_write(profile, &data, &n_bytes, NULL), KN_OK);
+    assert_int_equal(kn_file_write(learned_path, data, n_bytes), 0);
+    kni_free(data);
+    kni_profile_close(&profile);
+    assert_int_equal(kn_request_submit(&request, engine, KN_OPTS(kn_request_opts, .tokens = tokens, .n_tokens = 9,
+                                                                 .max_tokens = 1), NULL), KN_OK);
+    assert_int_equal(kn_store_open(&store, KN_OPTS(kn_store_opts, .url = folder.url), NULL), KN_OK);
+    assert_int_equal(kn_video_encoder_open(&encoder, KN_OPTS(kn_video_encode_opts, .width = 64, .height = 32), NULL),
+                     KN_OK);
+    assert_int_equal(kn_video_decoder_open(&decoder, KN_OPTS(kn_video_decode_opts, .on_picture = on_picture), NULL),
+                     KN_OK);
+    CHECK_FILLED(kn_event, fill_event, KN_AGAIN);
+    while (kn_engine_step(engine) == KN_OK)
+        ;
+    CHECK_FILLED(kn_engine_stats, fill_engine, KN_OK);
+    CHECK_FILLED(kn_request_stats, fill_request, KN_OK);
+    CHECK_FILLED(kn_store_stat, fill_store, KN_OK);
+    CHECK_FILLED(kn_tensor_info, fill_tensor, KN_OK);
+    CHECK_FILLED(kn_profile_info, fill_profile, KN_OK);
+    CHECK_FILLED(kn_video_encode_stats, fill_encoder, KN_OK);
+    CHECK_FILLED(kn_video_decode_stats, fill_decoder, KN_OK);
+    /* an event without a size takes none */
+    struct kn_event ev = {0};
+    assert_int_equal(kn_request_next(request, &ev), KN_E_ARG);
+    ev.size = sizeof ev;
+    assert_int_equal(kn_request_next(request, &ev), KN_OK);
+    assert_int_equal(ev.kind, KN_EVENT_KIND_TOKEN);
+    assert_int_equal(kn_request_next(request, &ev), KN_OK);
+    assert_int_equal(ev.kind, KN_EVENT_KIND_DONE);
+    assert_int_equal(kn_request_next(request, &ev), KN_END);
+    kn_video_decoder_close(&decoder);
+    kn_video_encoder_close(&encoder);
+    kn_store_close(&store);
+    kn_request_close(&request);
+    unlink(learned_path);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -381,6 +505,7 @@ int main(int n, char **args)
         cmocka_unit_test(inner),
         cmocka_unit_test(video),
         cmocka_unit_test(measuring),
+        cmocka_unit_test(filled),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

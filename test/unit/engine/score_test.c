@@ -39,7 +39,7 @@ static struct kn_engine *engine_open(struct kn_engine_opts o)
 static void decode(struct kn_engine *e, float *logits, uint32_t n_new)
 {
     struct kn_request *r;
-    struct kn_event ev;
+    struct kn_event ev = {.size = sizeof ev};
     struct kn_request_opts o = {.size = sizeof o, .tokens = tokens, .n_tokens = N_PROMPT, .max_tokens = n_new, .ignore_stop = true, .want_logits = logits != NULL};
     uint32_t n = 0;
     assert_int_equal(kn_request_submit(&r, e, &o, NULL), KN_OK);
@@ -158,7 +158,7 @@ static void test_first_and_stop(void **state)
 {
     (void)state;
     struct kn_engine *e = engine_open((struct kn_engine_opts){0});
-    struct kn_engine_stats before, after;
+    struct kn_engine_stats before = {.size = sizeof before}, after = {.size = sizeof after};
     kn_engine_get_stats(e, &before);
     assert_int_equal(score(e, 0, 0, NULL), 0);
     struct rows rows = {.next = 10, .stop_at = 21};
@@ -298,7 +298,7 @@ static struct kn_request *submit(struct kn_engine *e, struct kn_request_opts o)
 /* Runs a scored request to its end; its events are those of positions first on. Returns steps. */
 static uint32_t check_described(struct kn_engine *e, struct kn_request *r, uint32_t first, uint32_t n_top, uint32_t n_new, const struct described *want)
 {
-    struct kn_event ev;
+    struct kn_event ev = {.size = sizeof ev};
     uint32_t pos = first, n_steps = 0;
     for (;;) {
         enum kn_status s = kn_request_next(r, &ev);
@@ -351,7 +351,7 @@ static void test_request_scores(void **state)
                 e = engine_open((struct kn_engine_opts){.prefill_chunk = chunks[c]});
                 struct kn_request *cold = submit(e, (struct kn_request_opts){.score_prompt = true, .score_first = first, .n_top_logprobs = n_top,
                     .max_tokens = n_new, .no_generate = !n_new, .want_logprobs = true});
-                struct kn_request_stats s;
+                struct kn_request_stats s = {.size = sizeof s};
                 check_described(e, cold, first, n_top, n_new, &want);
                 kn_request_get_stats(cold, &s);
                 assert_int_equal(s.n_cached, 0);
@@ -363,7 +363,7 @@ static void test_request_scores(void **state)
                 kn_request_get_stats(warm, &s);
                 assert_true(s.n_cached + 1 <= (first ? first : 1)); /* what has logits to give is computed */
                 assert_true(s.n_cached + 1 + KNI_BLOCK_TOKENS > first);
-                struct kn_event ev; /* events and their arrays wait */
+                struct kn_event ev = {.size = sizeof ev}; /* events and their arrays wait */
                 assert_int_equal(kn_request_next(cold, &ev), KN_END);
                 kn_request_close(&cold);
                 kn_request_close(&warm);
@@ -418,7 +418,7 @@ static void test_scores_share_steps(void **state)
         assert_int_equal(a.n, n + 1);
     }
     for (uint32_t i = 0; i < N; i++) {
-        struct kn_event ev;
+        struct kn_event ev = {.size = sizeof ev};
         uint32_t pos = 0, n_new = 0;
         for (enum kn_status s; (s = kn_request_next(r[i], &ev)) != KN_END;)
             if (s == KN_AGAIN)
@@ -456,7 +456,7 @@ static void test_seeds_decide(void **state)
             struct kn_engine_opts eo = {.size = sizeof eo, .n_threads = n_threads, .prefill_chunk = 256, .pool_bytes = 4 << 20};
             struct kn_request *r[N] = {NULL};
             struct kn_engine *e;
-            struct kn_event ev;
+            struct kn_event ev = {.size = sizeof ev};
             assert_int_equal(kn_engine_open(&e, model, &eo, NULL), KN_OK);
             for (uint32_t i = 0; i < N; i++) {
                 struct kn_sampler_opts so = samplers[i % 4];

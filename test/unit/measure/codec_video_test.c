@@ -44,7 +44,7 @@ static enum kn_status encode(const struct film *f, struct kn_video_encode_opts o
         out->n += n;
     }
     if (s == KN_OK) {
-        struct kn_video_encode_stats stats;
+        struct kn_video_encode_stats stats = {.size = sizeof stats};
         kn_video_encoder_get_stats(e, &stats);
         assert_int_equal(stats.n_pictures, f->n);
         assert_int_equal(stats.n_bytes, out->n);

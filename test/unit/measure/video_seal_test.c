@@ -54,7 +54,7 @@ static struct hevc_stream encode(const struct hevc_film *f, struct kn_video_enco
         hevc_stream_add(&s, unit, n);
         s.unit_bytes[--s.n_units - 1] += n;
     }
-    struct kn_video_encode_stats stats;
+    struct kn_video_encode_stats stats = {.size = sizeof stats};
     kn_video_encoder_get_stats(e, &stats);
     assert_int_equal(stats.n_bytes, s.n_bytes);
     assert_int_equal(kn_video_encode(e, f->samples, &unit, &n, &err), KN_E_STATE);

@@ -83,7 +83,7 @@ static void every_type(void **state)
             assert_true(y->attn_norm && y->wq && y->wk && y->wv && y->wo && y->ffn_norm && y->w_gate && y->w_up && y->w_down);
             assert_true(y->wk->ne[0] == 256 && y->wk->ne[1] == 128 && y->wk->type == (enum kni_dtype)type && y->ffn_norm->type == KNI_DTYPE_F32);
         }
-        struct kn_tensor_info t;
+        struct kn_tensor_info t = {.size = sizeof t};
         uint64_t bytes = 0;
         for (uint32_t k = 0; k < i->n_tensors; k++) {
             assert_int_equal(kn_model_get_tensor(m, k, &t), KN_OK);

@@ -102,7 +102,7 @@ static void split_is_the_same(void **state)
             const struct kn_model_info *a = kn_model_info(one), *b = kn_model_info(many);
             assert_memory_equal(a->fingerprint, b->fingerprint, 16);
             assert_true(b->n_parts == n && a->n_tensors == b->n_tensors && a->n_params == b->n_params && b->file_bytes > 0);
-            struct kn_tensor_info x, y;
+            struct kn_tensor_info x = {.size = sizeof x}, y = {.size = sizeof y};
             uint32_t last = 0;
             for (uint32_t i = 0; i < a->n_tensors; i++) {
                 assert_int_equal(kn_model_get_tensor(one, i, &x), KN_OK);

@@ -161,7 +161,7 @@ static void a_profile_is_built(void **state)
         fail_msg("%s", err.text);
     assert_int_equal(files_left(), 1);
     assert_true(w.n_phases >= 7 && w.n_calls > 20);
-    struct kn_profile_info info;
+    struct kn_profile_info info = {.size = sizeof info};
     assert_int_equal(kn_profile_read_info(path, &info, &err), KN_OK);
     assert_memory_equal(info.fingerprint, kn_model_info(model)->fingerprint, 16);
     assert_int_equal(info.n_layer, 3);
@@ -203,7 +203,7 @@ static void a_profile_is_built(void **state)
     /* The same again over the old file, with another number of threads: the same statistics. */
     o.n_threads = 1;
     o.progress = NULL;
-    struct kn_profile_info again;
+    struct kn_profile_info again = {.size = sizeof again};
     assert_int_equal(kn_profile_build(model, path, &o, &err), KN_OK);
     assert_int_equal(kn_profile_read_info(path, &again, &err), KN_OK);
     assert_int_equal(again.n_calibration_tokens, info.n_calibration_tokens);
@@ -219,7 +219,7 @@ static void one_text_is_cut(void **state)
     struct kn_model *model = open_model(&(struct kn_tiny_opts){.n_layer = 2, .n_kv_head = 1});
     struct kn_profile_opts o = options();
     struct kn_err err = {0};
-    struct kn_profile_info info;
+    struct kn_profile_info info = {.size = sizeof info};
     o.n_texts = 1;
     o.max_tokens = 512;
     if (kn_profile_build(model, path, &o, &err))
@@ -275,7 +275,7 @@ static void bad_input(void **state)
     kn_model_close(&model);
     assert_int_equal(files_left(), 0);
 
-    struct kn_profile_info info;
+    struct kn_profile_info info = {.size = sizeof info};
     assert_int_equal(kn_profile_read_info(path, &info, &err), KN_E_IO);
     assert_int_equal(kn_profile_read_info(NULL, &info, &err), KN_E_ARG);
 }

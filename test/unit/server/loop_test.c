@@ -26,7 +26,7 @@ static uint32_t run_plain(const struct kni_call *call, uint32_t k, int32_t *toke
     struct kn_model *model;
     struct kn_engine *e;
     struct kn_request *r;
-    struct kn_event ev;
+    struct kn_event ev = {.size = sizeof ev};
     uint32_t n = 0;
     kn_loop_bed_model(&model, "plain.gguf");
     struct kn_engine_opts eo = {.size = sizeof eo, .n_threads = 1};

@@ -45,7 +45,7 @@ static void nothing_ordered_is_transparent(void **state)
     struct kn_store *store = open_fault(); /* no control file */
     struct kni_store_buf buf = {0};
     struct kni_store_entry entry;
-    struct kn_store_stat st;
+    struct kn_store_stat st = {.size = sizeof st};
     assert_int_equal(try_put(store, 1, 1), KN_OK);
     order("");
     assert_true(has(store, 1, 1));

@@ -43,7 +43,7 @@ static void one_that_is_there_is_used_at_once(void **state)
     struct kn_err err;
     struct kni_store_buf buf = {0};
     struct kni_store_key key;
-    struct kn_store_stat st;
+    struct kn_store_stat st = {.size = sizeof st};
     struct kn_store *store = open_lazy(folder.url, KN_OK, &err);
     assert_true(kni_store_is_open(store));
     assert_int_equal(try_put(store, 1, 1), KN_OK);

@@ -100,7 +100,7 @@ static void cut_creation(void **state)
 {
     struct folder f;
     char path[128];
-    struct kn_store_stat st;
+    struct kn_store_stat st = {.size = sizeof st};
     struct kni_store_buf buf = {0};
     MDB_env *env;
     (void)state;
@@ -244,7 +244,7 @@ static int read_all_of_it(struct kn_store *store)
 {
     struct kni_store_key key;
     struct kni_store_buf buf = {0};
-    struct kn_store_stat st;
+    struct kn_store_stat st = {.size = sizeof st};
     uint32_t n_found;
     test_key(1, 1, &key);
     int bad = kni_store_lookup(store, &key, 1, &n_found, NULL) || n_found != 1 || kni_store_get(store, key.text, NULL, &buf, NULL) ||
@@ -463,7 +463,7 @@ static void map_grows_in_another_process(void **state)
     assert_memory_equal(buf.data, expect, 4u << 20);
     free(expect);
     assert_int_equal(try_put(store, 2, 2), KN_OK); /* evicts down to our own limit of 1 MiB */
-    struct kn_store_stat st;
+    struct kn_store_stat st = {.size = sizeof st};
     assert_int_equal(kn_store_stat(store, &st), KN_OK);
     assert_true(st.n_bytes <= 1u << 20);
     close(go[0]);
@@ -477,7 +477,8 @@ static void map_grows_in_another_process(void **state)
 static void a_dead_reader_stops_pinning(void **state)
 {
     struct folder f;
-    struct kn_store_stat before, grown, after;
+    struct kn_store_stat before = {.size = sizeof before}, grown = {.size = sizeof grown},
+        after = {.size = sizeof after};
     int ready[2], status;
     char byte = 0;
     (void)state;

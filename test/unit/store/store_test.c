@@ -77,7 +77,7 @@ static void put_get_lookup(void **state)
 static void same_chunk_twice_is_renewed(void **state)
 {
     struct folder f;
-    struct kn_store_stat a, b;
+    struct kn_store_stat a = {.size = sizeof a}, b = {.size = sizeof b};
     (void)state;
     folder_make(&f);
     struct kn_store *store = store_open(&f, 0, 100, false);
@@ -100,7 +100,7 @@ static void same_chunk_twice_is_renewed(void **state)
 static void eviction_takes_the_least_recently_used(void **state)
 {
     struct folder f;
-    struct kn_store_stat st;
+    struct kn_store_stat st = {.size = sizeof st};
     struct kni_store_buf buf = {0};
     struct kni_store_key key;
     (void)state;
@@ -157,7 +157,7 @@ static void of_equal_age_the_end_of_a_prefix_goes_first(void **state)
 static void expired_chunks_are_not_served(void **state)
 {
     struct folder f;
-    struct kn_store_stat st;
+    struct kn_store_stat st = {.size = sizeof st};
     struct kni_store_buf buf = {0};
     struct kni_store_key key;
     uint64_t n, n_bytes;
@@ -195,7 +195,7 @@ static void expired_chunks_are_not_served(void **state)
 static void collection_removes_orphans_and_halves(void **state)
 {
     struct folder f;
-    struct kn_store_stat st;
+    struct kn_store_stat st = {.size = sizeof st};
     struct kni_store_key key;
     uint64_t n, n_bytes;
     char junk[5000];
@@ -382,7 +382,7 @@ static void two_handles_share_an_environment(void **state)
 static void two_processes_publish_the_same_chunks(void **state)
 {
     struct folder f;
-    struct kn_store_stat st;
+    struct kn_store_stat st = {.size = sizeof st};
     (void)state;
     folder_make(&f);
     pid_t children[3];
