@@ -40,8 +40,8 @@ struct kn_engine_opts {
     uint32_t prefill_chunk;   /* prompt tokens per step, 1..8192; 0: 256 */
     uint64_t pool_bytes;      /* KV pool; 0: enough for one sequence of n_ctx tokens */
     enum kn_kv_type kv_type;  /* f16 by default */
-    uint32_t cpu_level_max_plus_1; /* 0: best that the machine has; otherwise 1 + the highest enum kn_cpu_level allowed. It is
-                               the process's: open engines with different levels one after the other, not at once */
+    uint32_t cpu_level_max_plus_1; /* 0: best that the machine has; otherwise 1 + the highest enum kn_cpu_level
+                               allowed. Engines of different levels may be open at once */
     bool no_prefix_cache;     /* do not reuse blocks between requests */
     const char *store_url;    /* NULL: no store */
     uint64_t store_max_bytes; /* as struct kn_store_opts */

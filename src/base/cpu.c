@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-static _Atomic uint32_t cpu_mask = UINT32_MAX, pretended = UINT32_MAX;
+static _Atomic uint32_t pretended = UINT32_MAX;
 
 #if defined(__x86_64__)
 static int has_f16c(void) /* its registers are AVX's: where the builtin finds AVX2, XCR0 is right for it too */
@@ -52,7 +52,7 @@ uint32_t kni_cpu_flags_all(void)
         flags = read_flags() | KNOWN; /* CPUID leaves a virtual machine: microseconds each time */
         atomic_store_explicit(&cached, flags, memory_order_relaxed);
     }
-    return kni_cpu_flags_usable(flags & ~(uint32_t)KNOWN & atomic_load_explicit(&pretended, memory_order_relaxed));
+    return kni_cpu_flags_usable(flags & ~(uint32_t)KNOWN);
 }
 
 uint32_t kni_cpu_flags_usable(uint32_t flags)
@@ -66,17 +66,18 @@ uint32_t kni_cpu_flags_usable(uint32_t flags)
 
 uint32_t kni_cpu_flags(void)
 {
-    return kni_cpu_flags_usable(kni_cpu_flags_all() & atomic_load_explicit(&cpu_mask, memory_order_relaxed));
+    return kni_cpu_flags_without(0);
+}
+
+uint32_t kni_cpu_flags_without(uint32_t without)
+{
+    return kni_cpu_flags_usable(kni_cpu_flags_all() & ~without & atomic_load_explicit(&pretended,
+                                                                                      memory_order_relaxed));
 }
 
 void kni_cpu_pretend(uint32_t flags)
 {
     atomic_store_explicit(&pretended, flags, memory_order_relaxed);
-}
-
-void kni_cpu_set_mask(uint32_t mask)
-{
-    atomic_store_explicit(&cpu_mask, mask, memory_order_relaxed);
 }
 
 uint32_t kni_cpu_count(void)

@@ -153,6 +153,7 @@ enum kn_status kni_codec_open(struct kni_codec **out, const struct kni_codec_opt
     codec->tokens_per_picture = opts->tokens_per_picture;
     codec->text_order = opts->text_order;
     codec->hevc = opts->hevc;
+    codec->cpu_without = opts->cpu_without;
     codec->profile = opts->profile ? kni_profile_ref(opts->profile) : NULL;
     s = encoder->open_encoder(codec, err);
     if (s != KN_OK)
@@ -199,10 +200,11 @@ static enum kn_status check_view(const struct kni_chunk_meta *meta, const struct
 
 /* One pass over the chunk's whole blocks, which encoding reads next. What is not finite would go on to every later position, and an answer
  * made of it looks like any other. */
-static enum kn_status check_finite(const struct kni_chunk_meta *m, const struct kni_kv_host *view, struct kn_err *err)
+static enum kn_status check_finite(uint32_t cpu_flags, const struct kni_chunk_meta *m, const struct kni_kv_host *view,
+                                   struct kn_err *err)
 {
     struct kni_kernels kernels;
-    kni_kernels_init(&kernels, kni_cpu_flags());
+    kni_kernels_init(&kernels, cpu_flags);
     const size_t n = kni_kv_part_values(&m->kv);
     const uint16_t infinity = kni_kv_infinity(m->kv.type);
     for (uint32_t b = m->first_token / KNI_BLOCK_TOKENS; b < (m->first_token + m->n_tokens) / KNI_BLOCK_TOKENS; b++)
@@ -234,7 +236,7 @@ enum kn_status kni_chunk_encode(struct kni_codec *codec, const struct kni_chunk_
         return kni_err_set(err, KN_E_ARG, "this codec handle encodes with %s, not %s", kni_backend_name(ops->backend), kni_backend_name(meta->backend));
     enum kn_status s = check_view(meta, view, err);
     if (s == KN_OK)
-        s = check_finite(meta, view, err);
+        s = check_finite(kni_cpu_flags_without(codec->cpu_without), meta, view, err);
     if (s == KN_OK)
         s = plan(codec, meta, &header, err);
     if (s == KN_OK)

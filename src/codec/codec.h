@@ -41,6 +41,7 @@ struct kni_codec_opts {
     uint32_t tokens_per_picture; /* of the spectral presets over HEVC, 64..1024; 0: the whole chunk, 1024 at most */
     bool text_order;             /* of the spectral presets over HEVC: a picture's columns stand as in the text, not by loudness; 1 % larger */
     struct kn_hevc_opts hevc;    /* of presets and backends that are video; zero: defaults. With basic tools, restore refuses chunks that use others */
+    uint32_t cpu_without;        /* of enum kni_cpu_flag: the machine's flags that are not used; 0: all are */
 };
 
 /* Errors at open: KN_E_UNSUPPORTED when the preset cannot be encoded here (plugin missing), KN_E_ARG for a spectral preset

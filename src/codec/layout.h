@@ -25,6 +25,7 @@ struct kni_codec {
     struct kni_profile *profile; /* a reference, or NULL */
     uint32_t tokens_per_picture; /* as asked for */
     bool text_order;             /* as asked for */
+    uint32_t cpu_without;        /* as asked for */
     struct kni_exact *exact; /* made on first use, as restore reads any layout */
     struct kni_tiles *tiles;
     struct kni_spectral_layout *spectral;

@@ -99,6 +99,7 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
                                   .kv = *layout,
                                   .backend = o->backend,
                                   .hevc = *o->hevc,
+                                  .cpu_without = e->cpu_without,
                                   .store_read_only = o->store_read_only,
                                   .store_optional = o->store_optional};
     memcpy(fo.fingerprint, e->model->info.fingerprint, sizeof fo.fingerprint);
@@ -143,10 +144,11 @@ static enum kn_status open_stages(struct kn_engine *e, const struct kn_engine_op
                               .max_tokens = kni_sched_max_rows(chunk, n_rows),
                               .max_logits = kni_sched_max_logits(o->max_running),
                               .n_ctx = e->n_ctx,
-                              .kv_type = o->kv_type};
+                              .kv_type = o->kv_type,
+                              .cpu_without = e->cpu_without};
     if ((status = kni_run_open(&e->run, &ro, err)))
         return status;
-    e->cpu_level = kni_kernels_level(kni_cpu_flags());
+    e->cpu_level = kni_kernels_level(kni_cpu_flags_without(e->cpu_without));
     uint32_t window_chunks = 0;
     if (o->store_url && (status = open_fetcher(e, o, &layout, &window_chunks, err)))
         return status;
@@ -206,8 +208,8 @@ enum kn_status kn_engine_open(struct kn_engine **out, struct kn_model *model, co
         return kni_err_set(err, KN_E_NOMEM, "no memory for an engine");
     e->model = kni_model_ref(model);
     e->n_ctx = o.n_ctx ? o.n_ctx : model->hparams.n_ctx_train;
-    /* The mask is the process's: kernels are looked up when the run opens. */
-    kni_cpu_set_mask(o.cpu_level_max_plus_1 ? kni_kernels_limit(UINT32_MAX, (enum kn_cpu_level)(o.cpu_level_max_plus_1 - 1)) : UINT32_MAX);
+    if (o.cpu_level_max_plus_1)
+        e->cpu_without = ~kni_kernels_limit(UINT32_MAX, (enum kn_cpu_level)(o.cpu_level_max_plus_1 - 1));
     status = open_stages(e, &o, err);
     if (!status)
         status = kn_model_check(model, err); /* the run has packed the weights: they are what the fingerprint names */

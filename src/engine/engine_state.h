@@ -27,6 +27,7 @@ struct kn_engine {
     struct kni_sched *sched;
     struct kn_request *requests; /* open ones */
     uint32_t n_ctx, prefill_chunk, max_running;
+    uint32_t cpu_without;        /* flags that kernels do not use, by the level that was asked for */
     enum kn_cpu_level cpu_level; /* of the kernels in use */
     enum kn_kv_quality kv_quality; /* least that requests take when they do not say; never DEFAULT */
 };

@@ -33,6 +33,7 @@ struct kni_fetcher_opts {
     struct kni_profile *profile; /* of the spectral presets; the fetcher takes a reference. NULL: none */
     enum kn_backend backend;     /* of the spectral presets */
     struct kn_hevc_opts hevc;    /* of presets and backends that are video */
+    uint32_t cpu_without;        /* as struct kni_codec_opts */
     bool store_read_only;        /* nothing is written to it; without this, too, where that is not permitted */
     bool store_optional;         /* a store that cannot be opened is no error: it is tried again */
     enum kn_status (*check)(void *of); /* KN_OK as long as what fingerprint names is what computes; any thread, may take long. NULL: always */

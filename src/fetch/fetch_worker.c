@@ -131,7 +131,8 @@ static enum kn_status restore(struct worker *w, const struct kni_fetch *job, uin
     struct kni_chunk_meta meta;
     kni_fetcher_meta(w->f, chunk, &job->chunks[chunk].chain, &meta);
     if (!w->codec) {
-        struct kni_codec_opts o = {.preset = KN_PRESET_EXACT, .profile = w->f->opts.profile, .hevc = w->f->opts.hevc}; /* restores every preset */
+        struct kni_codec_opts o = {.preset = KN_PRESET_EXACT, .profile = w->f->opts.profile, .hevc = w->f->opts.hevc,
+                                   .cpu_without = w->f->opts.cpu_without}; /* restores every preset */
         enum kn_status s = kni_codec_open(&w->codec, &o, err);
         if (s)
             return s;

@@ -249,7 +249,7 @@ static enum kn_status run_publish(struct kni_fetch_thread *t, struct kni_codec *
         }
         if (!s && !*codec) {
             struct kni_codec_opts o = {.preset = f->opts.preset, .tiles = f->opts.tiles, .profile = f->opts.profile, .backend = f->opts.backend,
-                                       .hevc = f->opts.hevc};
+                                       .hevc = f->opts.hevc, .cpu_without = f->opts.cpu_without};
             s = kni_codec_open(codec, &o, err);
         }
         if (!s)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "codec/spectral/layout_spectral.h"
 #include "codec/spectral/spectral_order.h"
 #include "codec/tiles/tiles.h"
@@ -133,7 +134,7 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
         kni_spectral_row_scale(profile, is_v, kni_spectral_preset(preset), i, g.height, f->row_scale + (size_t)i * g.height);
     enum kn_status status = make_room(f, err);
     if (status == KN_OK)
-        status = kni_spectral_open(&x.transform, profile, KNI_SPECTRAL_RUN, err);
+        status = kni_spectral_open(&x.transform, profile, KNI_SPECTRAL_RUN, kni_cpu_flags(), err);
     for (uint32_t i = 0; status == KN_OK && i < f->n_streams; i++) {
         const struct kni_chunk_meta meta = meta_of(bed, preset, i % f->n_chunks);
         struct kni_spectral_job job = {.x = &x,
@@ -162,7 +163,7 @@ static enum kn_status draw_spectral(struct kni_film *f, const struct kni_eval_be
 static enum kn_status draw_tiles(struct kni_film *f, const struct kni_eval_bed *bed, uint32_t is_v, struct kn_err *err)
 {
     const struct kni_chunk_meta any = meta_of(bed, KN_PRESET_TILES, 0);
-    const struct kni_tiles_ops ops = kni_tiles_ops_get(bed->kv.type);
+    const struct kni_tiles_ops ops = kni_tiles_ops_get(bed->kv.type, kni_cpu_flags());
     const struct kni_kv_host view = kni_eval_bed_clean(bed);
     struct kni_tiling tiling;
     struct kni_tiles_geometry g;

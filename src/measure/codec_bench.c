@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/cpu.h"
 #include "base/log.h"
 #include "base/sized.h"
 #include "base/status.h"
@@ -117,8 +118,10 @@ static enum kn_status code_symbols(struct bench *b, struct station *s, uint32_t 
         const struct kni_profile_part *p = &b->profile->parts[part];
         struct matrix *m = &b->matrices[(size_t)chunk * b->profile->n_parts + part];
         if (!b->decode)
-            kni_rans_encode(b->profile->rans, m->symbols, CHUNK, rows_of(b, part), CHUNK, p->classes[STAGE_PRESET], s->coded, s->scratch);
-        else if (kni_rans_decode(b->profile->rans, m->coded, m->n_coded, rows_of(b, part), CHUNK, p->classes[STAGE_PRESET], s->symbols, CHUNK, s->scratch) != KN_OK)
+            kni_rans_encode(b->profile->rans, m->symbols, CHUNK, rows_of(b, part), CHUNK, p->classes[STAGE_PRESET],
+                            s->coded, s->scratch, kni_cpu_flags());
+        else if (kni_rans_decode(b->profile->rans, m->coded, m->n_coded, rows_of(b, part), CHUNK,
+                                 p->classes[STAGE_PRESET], s->symbols, CHUNK, s->scratch, kni_cpu_flags()) != KN_OK)
             return KN_E_FORMAT;
     }
     return KN_OK;
@@ -240,7 +243,8 @@ static enum kn_status open_station(struct bench *b, struct station *s, struct kn
     s->scratch = kni_alloc(KNI_ALLOC_TAG_SCRATCH, kni_rans_scratch_bytes(rows, CHUNK), 64);
     if (!s->symbols || !s->coded || !s->scratch)
         return kni_err_set(err, KN_E_NOMEM, "no memory for symbols of %u rows", rows);
-    return w->kind == KIND_TRANSFORM ? kni_spectral_open(&s->transform, b->profile, CHUNK, err) : KN_OK;
+    return w->kind == KIND_TRANSFORM ? kni_spectral_open(&s->transform, b->profile, CHUNK, kni_cpu_flags(),
+                                                         err) : KN_OK;
 }
 
 /* Every part's symbols of every chunk, and their streams, once. */
@@ -252,7 +256,8 @@ static enum kn_status make_matrices(struct bench *b, struct kn_err *err)
     if (b->matrices)
         return KN_OK;
     b->matrices = kni_calloc(KNI_ALLOC_TAG_SCRATCH, (size_t)b->n_chunks * n_parts * sizeof *b->matrices, 0);
-    enum kn_status status = b->matrices ? kni_spectral_open(&transform_handle, b->profile, CHUNK, err) : KN_E_NOMEM;
+    enum kn_status status = b->matrices ? kni_spectral_open(&transform_handle, b->profile, CHUNK, kni_cpu_flags(),
+                                                            err) : KN_E_NOMEM;
     for (uint32_t i = 0; i < b->n_chunks * n_parts && status == KN_OK; i++) {
         struct matrix *m = &b->matrices[i];
         const uint32_t part = i % n_parts, rows = rows_of(b, part);
@@ -263,7 +268,9 @@ static enum kn_status make_matrices(struct bench *b, struct kn_err *err)
         if (status == KN_OK)
             status = kni_spectral_forward(transform_handle, &clean, i / n_parts * CHUNK, CHUNK, part, STAGE_PRESET, m->symbols, CHUNK, &m->escapes);
         if (status == KN_OK) {
-            m->n_coded = kni_rans_encode(b->profile->rans, m->symbols, CHUNK, rows, CHUNK, b->profile->parts[part].classes[STAGE_PRESET], coded, scratch);
+            m->n_coded = kni_rans_encode(b->profile->rans, m->symbols, CHUNK, rows, CHUNK,
+                                         b->profile->parts[part].classes[STAGE_PRESET], coded, scratch,
+                                         kni_cpu_flags());
             m->coded = kni_alloc(KNI_ALLOC_TAG_SCRATCH, m->n_coded, 0);
             status = m->coded ? KN_OK : KN_E_NOMEM;
         }

@@ -233,7 +233,7 @@ static enum kn_status measure(struct bench *b, struct result *r, struct kn_err *
     if (b->coder->ablation)
         status = kni_slices_open(&b->slices, b->film, b->coder->flags, 0, NULL, err);
     for (uint32_t i = 0; i < b->opts.n_threads && !b->coder->ablation && status == KN_OK; i++)
-        status = kni_hevc_encoder_open(&b->stations[i].encoder, &b->coder->opts, b->film->content, err);
+        status = kni_hevc_encoder_open(&b->stations[i].encoder, &b->coder->opts, b->film->content, 0, err);
     if (status == KN_OK)
         status = encode(b, HOW_ONE, &r->encode_ns, &r->encode_wall_ns, err);
     if (status)

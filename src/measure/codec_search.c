@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "base/sized.h"
 #include "base/status.h"
 #include "codec/container.h"
@@ -99,7 +100,7 @@ static size_t parameter_bytes(const uint8_t *data, size_t n)
 static enum kn_status picture(struct search *x, const struct kni_kv_host *view, const struct kni_chunk_meta *meta, const struct kni_tiles_geometry *g, uint32_t group,
                               uint32_t is_v, uint32_t t, struct kn_err *err)
 {
-    struct kni_tiles_ops ops = kni_tiles_ops_get(x->bed.kv.type);
+    struct kni_tiles_ops ops = kni_tiles_ops_get(x->bed.kv.type, kni_cpu_flags());
     size_t plane_bytes = (size_t)g->width * g->height;
     const uint8_t *const in[3] = {x->planes, x->planes + plane_bytes, x->planes + 2 * plane_bytes};
     const size_t strides[3] = {g->width, g->width, g->width};
@@ -220,7 +221,7 @@ enum kn_status kn_codec_search(struct kn_model *model, const struct kn_search_op
         status = KNI_OPTS_READ_OR_DEFAULT(&x.hevc, x.opts.hevc, kn_hevc_opts, err);
     if (status)
         return status;
-    status = kni_hevc_encoder_open(&x.encoder, &x.hevc, KNI_HEVC_CONTENT_TILES, err);
+    status = kni_hevc_encoder_open(&x.encoder, &x.hevc, KNI_HEVC_CONTENT_TILES, 0, err);
     if (status)
         return status;
     struct kni_eval_bed_opts bo = {.model = model,

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "base/half.h"
 #include "base/status.h"
 #include "codec/spectral/spectral.h"
@@ -197,7 +198,9 @@ static enum kn_status code_profile(const struct kni_eval_ablation *a, const stru
     }
     c.symbols = kni_alloc(KNI_ALLOC_TAG_CODEC, (size_t)c.max_rows * KNI_EVAL_CHUNK, 64);
     c.counts = kni_alloc(KNI_ALLOC_TAG_CODEC, (size_t)c.max_rows * 256 * sizeof *c.counts, 64);
-    enum kn_status status = c.symbols && c.counts ? kni_spectral_open(&t, p, KNI_EVAL_CHUNK, err) : kni_err_set(err, KN_E_NOMEM, "no memory for an ablation");
+    enum kn_status status = c.symbols && c.counts ? kni_spectral_open(&t, p, KNI_EVAL_CHUNK, kni_cpu_flags(),
+                                                                      err) : kni_err_set(err, KN_E_NOMEM,
+                                                                                         "no memory for an ablation");
     for (uint32_t part = 0; part < p->n_parts && status == KN_OK; part++) {
         double bits;
         status = code_part(a, t, p, part, &c, &bits);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "base/status.h"
 #include "profile/profile_build_state.h"
 
@@ -128,7 +129,8 @@ enum kn_status kni_build_open_coders(struct kni_build *b)
         rows = p->parts[i].n_rows + p->parts[i].n_layers > rows ? p->parts[i].n_rows + p->parts[i].n_layers : rows;
     b->coders = kni_calloc(KNI_ALLOC_TAG_MISC, b->n_workers * sizeof *b->coders, 0);
     for (uint32_t i = 0; b->coders && i < b->n_workers; i++) {
-        enum kn_status status = kni_spectral_open(&b->coders[i].spectral, p, KNI_BUILD_STEP_TOKENS, b->err);
+        enum kn_status status = kni_spectral_open(&b->coders[i].spectral, p, KNI_BUILD_STEP_TOKENS, kni_cpu_flags(),
+                                                  b->err);
         if (status)
             return status;
         b->coders[i].symbols = kni_alloc(KNI_ALLOC_TAG_CODEC, rows * KNI_BUILD_STEP_TOKENS, 64);

@@ -37,6 +37,7 @@ struct kni_run_opts {
     uint32_t max_logits;         /* rows of logits over all items of one step, at least 1 */
     uint32_t n_ctx;              /* highest position + 1 */
     enum kn_kv_type kv_type;
+    uint32_t cpu_without;        /* of enum kni_cpu_flag: the machine's flags that are not used; 0: all are */
 };
 
 /* What an item wants back of the last n_logits of its tokens. */

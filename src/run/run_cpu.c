@@ -95,7 +95,7 @@ static enum kn_status cpu_open(void **out, const struct kni_run_opts *o, struct 
     const struct kni_hparams *hp = &o->model->hparams;
     r->layout = (struct kni_kv_layout){
         .n_layer = hp->n_layer, .n_kv_head = hp->n_kv_head, .d_head = hp->d_head, .type = o->kv_type};
-    kni_kernels_init(&r->kernels, kni_cpu_flags());
+    kni_kernels_init(&r->kernels, kni_cpu_flags_without(o->cpu_without));
     if (hp->d_head % 8) { /* SIMD forms of these two take whole vectors only */
         struct kni_kernels ref;
         kni_kernels_init(&ref, 0);

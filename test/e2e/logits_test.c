@@ -293,13 +293,13 @@ static void every_cpu_level(void **state)
     for (unsigned i = 0; i < sizeof masks / sizeof *masks; i++) {
         if ((all & masks[i]) != masks[i] || masks[i] == all)
             continue;
-        kni_cpu_set_mask(masks[i]);
+        kni_cpu_pretend(masks[i]);
         print_message("flags %#x\n", masks[i]);
         if (masks[i])
             check_batched();
         else
             check_chunk(kni_cpu_level_name(masks[i]), KN_KV_TYPE_F16, 256, 8, 0.05);
-        kni_cpu_set_mask(UINT32_MAX);
+        kni_cpu_pretend(UINT32_MAX);
     }
 }
 

@@ -50,7 +50,7 @@ static bool fail_nth(const struct kn_hevc_opts *opts, uint64_t n, bool sticky, c
     uint64_t before = in_use();
     enum kn_status s;
     kni_alloc_fault_arm(n, sticky);
-    s = kni_hevc_encoder_open(&e, opts, KNI_HEVC_CONTENT_TILES, &err);
+    s = kni_hevc_encoder_open(&e, opts, KNI_HEVC_CONTENT_TILES, 0, &err);
     assert_true((s == KN_OK) == (e != NULL));
     for (uint32_t height = H / 3; s == KN_OK && height <= H; height += H - H / 3) {
         struct kni_container_writer w = {0};
@@ -81,7 +81,7 @@ static void every_allocation(const struct kn_hevc_opts *opts)
 {
     struct kni_hevc_encoder *e;
     struct kn_err err = {0};
-    enum kn_status s = kni_hevc_encoder_open(&e, opts, KNI_HEVC_CONTENT_TILES, &err);
+    enum kn_status s = kni_hevc_encoder_open(&e, opts, KNI_HEVC_CONTENT_TILES, 0, &err);
     if (s == KN_E_UNSUPPORTED && opts->encoder >= KN_HEVC_ENCODER_X265_ULTRAFAST)
         skip();
     if (s != KN_OK)

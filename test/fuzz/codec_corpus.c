@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "base/half.h"
 #include "base/le.h"
 #include "codec/codec.h"
@@ -122,7 +123,8 @@ static int make_rans(const char *folder, const char *name, int kind)
             kni_le32_put(out + 3, (uint32_t)(n_model - 4));
             kni_rans_model_write(model, out + 7);
         }
-        size_t n = kni_rans_encode(model, m.symbols, m.stride, n_rows, n_tokens, m.classes, out + n_head, scratch);
+        size_t n = kni_rans_encode(model, m.symbols, m.stride, n_rows, n_tokens, m.classes, out + n_head, scratch,
+                                   kni_cpu_flags());
         snprintf(sub, sizeof sub, "%s/rans_fuzz", folder);
         bad = write_file(sub, name, "", 0, out, n_head + n);
     }
@@ -144,7 +146,8 @@ static int make_hevc(const char *folder, const char *name, struct kn_hevc_opts o
     struct kni_container_writer w = {0};
     struct kn_err err = {0};
     char sub[4096];
-    int bad = kni_hevc_encoder_open(&e, &opts, content, &err) != KN_OK || kni_hevc_encode_begin(e, W, H, N, NULL, &err) != KN_OK;
+    int bad = kni_hevc_encoder_open(&e, &opts, content, 0, &err) != KN_OK || kni_hevc_encode_begin(e, W, H, N, NULL,
+                                                                                                   &err) != KN_OK;
     for (uint32_t t = 0; t < N && !bad; t++) {
         for (uint32_t i = 0; i < 3 * W * H; i++) {
             uint32_t x = i % W, y = i / W % H;

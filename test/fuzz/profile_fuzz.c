@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "codec/profile/profile.h"
 #include "codec/spectral/spectral.h"
 
@@ -25,7 +26,7 @@ static void use(const struct kni_profile *p)
     const struct kni_kv_host view = kni_kv_host_by_block(&kv, base, &id, 1);
     struct kni_spectral *s = NULL;
     struct kni_escapes escapes = {0};
-    if (base && kni_spectral_open(&s, p, 16, NULL) == KN_OK) {
+    if (base && kni_spectral_open(&s, p, 16, kni_cpu_flags(), NULL) == KN_OK) {
         for (size_t i = 0; i < kni_kv_block_values(&kv); i++)
             base[i] = (uint16_t)(i * 40503u);
         for (uint32_t part = 0; part < p->n_parts; part++) {

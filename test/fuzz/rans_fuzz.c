@@ -22,7 +22,8 @@ static void check(const struct kni_rans_model *model, const uint8_t *data, size_
         abort();
     enum kn_status s = KN_OK;
     EACH_CPU_LEVEL(level) {
-        enum kn_status now = kni_rans_decode(model, data, size, n_rows, n_tokens, classes, level ? b : a, n_tokens, few);
+        enum kn_status now = kni_rans_decode(model, data, size, n_rows, n_tokens, classes, level ? b : a, n_tokens,
+                                             few, kni_cpu_flags());
         if (level ? now != s : now != KN_OK && now != KN_E_FORMAT)
             abort();
         if (level && now == KN_OK && memcmp(a, b, n))
@@ -30,8 +31,9 @@ static void check(const struct kni_rans_model *model, const uint8_t *data, size_
         s = now;
     }
     if (s == KN_OK) {
-        size_t m = kni_rans_encode(model, a, n_tokens, n_rows, n_tokens, classes, out, scratch);
-        if (m > bound || kni_rans_decode(model, out, m, n_rows, n_tokens, classes, b, n_tokens, few) != KN_OK || memcmp(a, b, n))
+        size_t m = kni_rans_encode(model, a, n_tokens, n_rows, n_tokens, classes, out, scratch, kni_cpu_flags());
+        if (m > bound || kni_rans_decode(model, out, m, n_rows, n_tokens, classes, b, n_tokens, few,
+                                         kni_cpu_flags()) != KN_OK || memcmp(a, b, n))
             abort();
     }
     free(a);

@@ -48,7 +48,7 @@ static void room_free(struct room *r)
 
 struct coder { struct room memory; struct kni_hevc_lossless *e; };
 
-/* Opened at a level, which stays in force until it is closed. */
+/* Opened at a level, which is its own. */
 static struct coder coder_open(const struct kni_hevc_lossless_opts *o, uint32_t level)
 {
     struct coder c = {0};
@@ -57,8 +57,9 @@ static struct coder coder_open(const struct kni_hevc_lossless_opts *o, uint32_t 
     assert_true(bytes > 0);
     c.memory = room_make(bytes);
     memset(c.memory.at, 0xe7, bytes);
-    kni_cpu_set_mask(cpu_sets[level]);
-    if (kni_hevc_lossless_init(&c.e, c.memory.at, o, &err) != KN_OK)
+    struct kni_hevc_lossless_opts at_level = *o;
+    at_level.cpu_without = ~cpu_sets[level];
+    if (kni_hevc_lossless_init(&c.e, c.memory.at, &at_level, &err) != KN_OK)
         fail_msg("%s", err.text);
     assert_non_null(c.e);
     uint32_t n = kni_hevc_lossless_n_slices(c.e);
@@ -68,7 +69,6 @@ static struct coder coder_open(const struct kni_hevc_lossless_opts *o, uint32_t 
 
 static void coder_close(struct coder *c)
 {
-    kni_cpu_set_mask(UINT32_MAX);
     room_free(&c->memory);
 }
 

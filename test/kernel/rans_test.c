@@ -30,18 +30,16 @@ static void bed_free(struct bed *b)
 
 static size_t encode(const struct kni_rans_model *model, const struct symbol_matrix *m, struct bed *b, uint32_t level)
 {
-    kni_cpu_set_mask(cpu_sets[level]);
-    size_t n = kni_rans_encode(model, m->symbols, m->stride, m->n_rows, m->n_tokens, m->classes, b->out, b->scratch);
-    kni_cpu_set_mask(UINT32_MAX);
+    size_t n = kni_rans_encode(model, m->symbols, m->stride, m->n_rows, m->n_tokens, m->classes, b->out, b->scratch,
+                               cpu_sets[level]);
     return n;
 }
 
 static enum kn_status decode(const struct kni_rans_model *model, const uint8_t *data, size_t n, const struct symbol_matrix *m, struct bed *b, uint32_t level)
 {
     memset(b->back, 0x5a, m->stride * m->n_rows);
-    kni_cpu_set_mask(cpu_sets[level]);
-    enum kn_status s = kni_rans_decode(model, data, n, m->n_rows, m->n_tokens, m->classes, b->back, m->stride, b->few);
-    kni_cpu_set_mask(UINT32_MAX);
+    enum kn_status s = kni_rans_decode(model, data, n, m->n_rows, m->n_tokens, m->classes, b->back, m->stride, b->few,
+                                       cpu_sets[level]);
     for (uint32_t r = 0; r < m->n_rows; r++) /* between the rows nothing changes */
         for (size_t t = m->n_tokens; t < m->stride; t++)
             assert_int_equal(b->back[r * m->stride + t], 0x5a);
@@ -182,13 +180,13 @@ static void bench(void)
         double count = (double)m.n_rows * m.n_tokens, s;
         for (uint32_t i = 0; i < cpu_sets_count(N_CPU_LEVELS); i++) {
             size_t n = 0;
-            kni_cpu_set_mask(cpu_sets[i]);
-            BENCH_SECONDS(s, n = kni_rans_encode(model, m.symbols, m.stride, m.n_rows, m.n_tokens, m.classes, b.out, b.scratch));
+            BENCH_SECONDS(s, n = kni_rans_encode(model, m.symbols, m.stride, m.n_rows, m.n_tokens, m.classes, b.out,
+                                                 b.scratch, cpu_sets[i]));
             printf("%-9s %-9s %5.3f bits a symbol (rows' entropy %5.3f), encode %6.1f", kinds[k].name, cpu_set_names[i], 8.0 * (double)n / count,
                    symbol_matrix_entropy(&m) / count, count / s * 1e-6);
-            BENCH_SECONDS(s, kni_rans_decode(model, b.out, n, m.n_rows, m.n_tokens, m.classes, b.back, m.stride, b.few));
+            BENCH_SECONDS(s, kni_rans_decode(model, b.out, n, m.n_rows, m.n_tokens, m.classes, b.back, m.stride, b.few,
+                                             cpu_sets[i]));
             printf(" decode %6.1f MB/s\n", count / s * 1e-6);
-            kni_cpu_set_mask(UINT32_MAX);
         }
         bed_free(&b);
         symbol_matrix_free(&m);

@@ -329,7 +329,7 @@ static void bench_whole(double peak)
     double t, flop = 2.0 * BENCH_ROWS * 1920 * BENCH_TOKENS;
     assert_non_null(symbols);
     pool_fill_smooth(&pool);
-    assert_int_equal(kni_spectral_open(&s, p, BENCH_TOKENS, NULL), KN_OK);
+    assert_int_equal(kni_spectral_open(&s, p, BENCH_TOKENS, kni_cpu_flags(), NULL), KN_OK);
     printf("handle: %.2f MB\n", (double)kni_spectral_bytes(s) * 1e-6);
     for (uint32_t part = 0; part < 2; part++) {
         BENCH_SECONDS(t, kni_spectral_forward(s, &pool.view, 0, BENCH_TOKENS, part, 0, symbols, BENCH_TOKENS, &escapes));

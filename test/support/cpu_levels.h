@@ -26,11 +26,11 @@ static inline unsigned cpu_sets_count(unsigned n_max)
     return n;
 }
 
-/* True, and masked to level i, while the machine has it; then false, and nothing is masked. */
+/* True while the machine has level i, and no more than that is pretended; then false, and nothing is pretended. */
 static inline bool cpu_level_set(unsigned i)
 {
     bool has = i < cpu_sets_count(N_CPU_LEVELS);
-    kni_cpu_set_mask(has ? cpu_sets[i] : UINT32_MAX);
+    kni_cpu_pretend(has ? cpu_sets[i] : UINT32_MAX);
     return has;
 }
 

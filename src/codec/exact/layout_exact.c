@@ -31,6 +31,7 @@
 #define COUNT_WAYS 4u /* counters that take turns: neighbours are often alike, and a counter's next increment waits for its last */
 
 struct kni_exact {
+    uint32_t cpu_flags; /* of kernels, lanes and loops */
     ZSTD_CCtx *compressor;   /* NULL until the first encode */
     ZSTD_DCtx *decompressor; /* NULL until the first restore */
     struct kni_exact_lane_ops lanes;
@@ -69,8 +70,9 @@ static enum kn_status make_state(struct kni_codec *codec, struct kn_err *err)
     codec->exact = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *codec->exact, 0);
     if (!codec->exact)
         return kni_err_set(err, KN_E_NOMEM, "no memory for the exact layout");
-    codec->exact->lanes = kni_exact_lane_ops(kni_cpu_flags());
-    codec->exact->loops = kni_exact_loops_get(kni_cpu_flags());
+    codec->exact->cpu_flags = kni_cpu_flags_without(codec->cpu_without);
+    codec->exact->lanes = kni_exact_lane_ops(codec->exact->cpu_flags);
+    codec->exact->loops = kni_exact_loops_get(codec->exact->cpu_flags);
     return KN_OK;
 }
 
@@ -212,7 +214,7 @@ static size_t make_symbols(struct kni_exact *x, const struct kni_chunk_meta *m, 
 static void fit_model(struct kni_exact *x, const struct kni_kv_host *view, const struct kni_chunk_meta *m)
 {
     struct kni_kernels kernels;
-    kni_kernels_init(&kernels, kni_cpu_flags());
+    kni_kernels_init(&kernels, x->cpu_flags);
     struct kni_exact_fit fit;
     kni_exact_fit_init(&fit, &x->model, x->loops, kernels.from_half[m->kv.type], m->n_tokens, x->floats, x->waves + (size_t)(m->kv.d_head / 2) * 2 * m->n_tokens);
     memset(x->counts, 0, COUNT_WAYS * KNI_EXACT_N_TABLES * sizeof *x->counts);

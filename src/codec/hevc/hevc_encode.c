@@ -69,7 +69,8 @@ enum kn_status kni_hevc_opts_check(const struct kn_hevc_opts *opts, struct kn_er
     return KN_OK;
 }
 
-enum kn_status kni_hevc_encoder_open(struct kni_hevc_encoder **out, const struct kn_hevc_opts *opts, enum kni_hevc_content content, struct kn_err *err)
+enum kn_status kni_hevc_encoder_open(struct kni_hevc_encoder **out, const struct kn_hevc_opts *opts,
+                                     enum kni_hevc_content content, uint32_t cpu_without, struct kn_err *err)
 {
     *out = NULL;
     const struct kn_hevc_plugin *plugin = NULL;
@@ -84,7 +85,8 @@ enum kn_status kni_hevc_encoder_open(struct kni_hevc_encoder **out, const struct
         return kni_err_set(err, KN_E_NOMEM, "no memory for an HEVC encoder");
     e->plugin = plugin;
     e->preset = encoder == KN_HEVC_ENCODER_X265_MEDIUM ? "medium" : "ultrafast";
-    e->opts = (struct kni_hevc_lossless_opts){.tools = kni_hevc_encoder_tools(opts), .content = content, .n_slices = opts->n_slices};
+    e->opts = (struct kni_hevc_lossless_opts){.tools = kni_hevc_encoder_tools(opts), .content = content,
+                                               .n_slices = opts->n_slices, .cpu_without = cpu_without};
     *out = e;
     return KN_OK;
 }

@@ -24,8 +24,9 @@ uint32_t kni_hevc_encoder_tools(const struct kn_hevc_opts *opts);
 enum kn_status kni_hevc_opts_check(const struct kn_hevc_opts *opts, struct kn_err *err);
 
 /* For x265 the plugin is loaded if need be: KN_E_UNSUPPORTED with a sentence when it is missing or of another version.
- * KN_E_ARG: as kni_hevc_opts_check. opts are copied. */
-enum kn_status kni_hevc_encoder_open(struct kni_hevc_encoder **out, const struct kn_hevc_opts *opts, enum kni_hevc_content content, struct kn_err *err);
+ * KN_E_ARG: as kni_hevc_opts_check. opts are copied. cpu_without: as in struct kni_hevc_lossless_opts. */
+enum kn_status kni_hevc_encoder_open(struct kni_hevc_encoder **out, const struct kn_hevc_opts *opts,
+                                     enum kni_hevc_content content, uint32_t cpu_without, struct kn_err *err);
 void kni_hevc_encoder_close(struct kni_hevc_encoder **encoder);
 
 /* A stream: begin, n_pictures times picture, end. After a failure, begin starts afresh. width and height: 16

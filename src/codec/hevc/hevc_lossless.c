@@ -159,7 +159,7 @@ enum kn_status kni_hevc_lossless_init(struct kni_hevc_lossless **out, void *memo
         fill_costs(e);
     kni_hevc_contexts_init(e->contexts[0], 0, e->qp);
     kni_hevc_contexts_init(e->contexts[1], e->init_type, e->qp);
-    e->slice = kni_hevc_slice_get(kni_cpu_flags());
+    e->slice = kni_hevc_slice_get(kni_cpu_flags_without(o->cpu_without));
     *out = e;
     return KN_OK;
 }

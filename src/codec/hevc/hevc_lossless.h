@@ -51,6 +51,7 @@ struct kni_hevc_lossless_opts {
     enum kni_hevc_content content;
     uint32_t n_slices;           /* of each picture, 1..64; more than rows of coding tree units: as many as rows; 0: chosen by size */
     const uint16_t *row_scale;   /* [height] mean |symbol - 128| of each row times 256, the loudest plane's; borrowed for init; NULL: unknown */
+    uint32_t cpu_without;        /* of enum kni_cpu_flag: the machine's flags that are not used; 0: all are */
 };
 
 struct kni_hevc_lossless;

@@ -147,10 +147,10 @@ static size_t encode_raw(const uint8_t *symbols, size_t stride, uint32_t n_rows,
 }
 
 size_t kni_rans_encode(const struct kni_rans_model *m, const uint8_t *symbols, size_t stride, uint32_t n_rows, uint32_t n_tokens,
-                       const uint8_t *classes, uint8_t *out, void *scratch)
+                       const uint8_t *classes, uint8_t *out, void *scratch, uint32_t cpu_flags)
 {
     check_size(n_tokens);
-    const struct kni_rans_ops ops = kni_rans_ops_get(kni_cpu_flags());
+    const struct kni_rans_ops ops = kni_rans_ops_get(cpu_flags);
     struct kni_rans_row *row = align64(scratch);
     uint8_t *notes = (uint8_t *)(row + 1);
     kni_rans_row_reset(row);
@@ -179,9 +179,9 @@ size_t kni_rans_encode(const struct kni_rans_model *m, const uint8_t *symbols, s
 }
 
 static enum kn_status decode_coded(const struct kni_rans_model *m, const uint8_t *at, const uint8_t *end, uint32_t n_rows, uint32_t n_tokens, const uint8_t *classes,
-                                   uint8_t *symbols, size_t stride, struct kni_rans_row *row)
+                                   uint8_t *symbols, size_t stride, struct kni_rans_row *row, uint32_t cpu_flags)
 {
-    const struct kni_rans_ops ops = kni_rans_ops_get(kni_cpu_flags());
+    const struct kni_rans_ops ops = kni_rans_ops_get(cpu_flags);
     if ((size_t)(end - at) < KNI_RANS_STATE_BYTES)
         return KN_E_FORMAT;
     uint32_t x[KNI_RANS_LANES];
@@ -208,14 +208,16 @@ static enum kn_status decode_coded(const struct kni_rans_model *m, const uint8_t
 }
 
 enum kn_status kni_rans_decode(const struct kni_rans_model *m, const uint8_t *data, size_t n_bytes, uint32_t n_rows, uint32_t n_tokens,
-                               const uint8_t *classes, uint8_t *symbols, size_t stride, void *scratch)
+                               const uint8_t *classes, uint8_t *symbols, size_t stride, void *scratch,
+                                   uint32_t cpu_flags)
 {
     check_size(n_tokens);
     size_t n = (size_t)n_rows * n_tokens;
     if (!n_bytes || data[0] > FRAME_CODED || (data[0] == FRAME_RAW && n_bytes - 1 != n))
         return KN_E_FORMAT;
     if (data[0] == FRAME_CODED)
-        return decode_coded(m, data + 1, data + n_bytes, n_rows, n_tokens, classes, symbols, stride, align64(scratch));
+        return decode_coded(m, data + 1, data + n_bytes, n_rows, n_tokens, classes, symbols, stride, align64(scratch),
+                            cpu_flags);
     for (uint32_t r = 0; r < n_rows; r++)
         memcpy(symbols + r * stride, data + 1 + (size_t)r * n_tokens, n_tokens);
     return KN_OK;

@@ -53,12 +53,14 @@ enum kn_status kni_rans_model_read(struct kni_rans_model **out, const uint8_t *d
 /* Most bytes that any matrix of this size needs. */
 size_t kni_rans_bound(uint32_t n_rows, uint32_t n_tokens);
 /* symbols: [n_rows] rows, stride bytes apart, n_tokens of each (a multiple of 16, at most 1024). classes: [n_rows]. out has kni_rans_bound
- * bytes. Returns bytes written. scratch: kni_rans_scratch_bytes(). No allocation. */
+ * bytes. Returns bytes written. scratch: kni_rans_scratch_bytes(). cpu_flags: kernels that may be used, of enum
+ * kni_cpu_flag; all give the same bytes. No allocation. */
 size_t kni_rans_encode(const struct kni_rans_model *m, const uint8_t *symbols, size_t stride, uint32_t n_rows, uint32_t n_tokens,
-                       const uint8_t *classes, uint8_t *out, void *scratch);
+                       const uint8_t *classes, uint8_t *out, void *scratch, uint32_t cpu_flags);
 /* Decodes exactly n_rows x n_tokens symbols from exactly n_bytes. KN_E_FORMAT otherwise. */
 enum kn_status kni_rans_decode(const struct kni_rans_model *m, const uint8_t *data, size_t n_bytes, uint32_t n_rows, uint32_t n_tokens,
-                               const uint8_t *classes, uint8_t *symbols, size_t stride, void *scratch);
+                               const uint8_t *classes, uint8_t *symbols, size_t stride, void *scratch,
+                                   uint32_t cpu_flags);
 size_t kni_rans_scratch_bytes(uint32_t n_rows, uint32_t n_tokens);
 /* Enough for decoding any matrix: a few KiB. */
 size_t kni_rans_decode_scratch_bytes(void);

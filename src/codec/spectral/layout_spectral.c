@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "codec/profile/profile_format.h"
 #include "codec/sinks.h"
 
@@ -57,16 +58,21 @@ static void count_memory(struct kni_codec *codec)
 
 static enum kn_status make_state(struct kni_codec *codec, struct kn_err *err)
 {
+    if (codec->spectral)
+        return KN_OK;
+    codec->spectral = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *codec->spectral, 0);
     if (!codec->spectral)
-        codec->spectral = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *codec->spectral, 0);
-    return codec->spectral ? KN_OK : kni_err_set(err, KN_E_NOMEM, "no memory for the spectral layout");
+        return kni_err_set(err, KN_E_NOMEM, "no memory for the spectral layout");
+    codec->spectral->cpu_flags = kni_cpu_flags_without(codec->cpu_without);
+    return KN_OK;
 }
 
 static enum kn_status make_transform(struct kni_codec *codec, struct kn_err *err)
 {
     enum kn_status s = make_state(codec, err);
     if (s == KN_OK && !codec->spectral->transform)
-        s = kni_spectral_open(&codec->spectral->transform, codec->profile, KNI_SPECTRAL_RUN, err);
+        s = kni_spectral_open(&codec->spectral->transform, codec->profile, KNI_SPECTRAL_RUN,
+                              codec->spectral->cpu_flags, err);
     return s;
 }
 

@@ -28,6 +28,7 @@
 #define KNI_SPECTRAL_BLANK 128u /* the symbol of zero */
 
 struct kni_spectral_layout {
+    uint32_t cpu_flags; /* of kernels, of enum kni_cpu_flag */
     struct kni_spectral *transform; /* of the handle's profile; made on first use, as all below */
     uint8_t *symbols;               /* a matrix (rans, restoring HEVC), three planes (encoding HEVC) */
     size_t symbols_bytes;

@@ -48,8 +48,10 @@ struct kni_spectral_geometry kni_spectral_geometry_of(const struct kni_profile *
 
 static enum kn_status hevc_open_encoder(struct kni_codec *codec, struct kn_err *err)
 {
-    enum kn_status s = kni_hevc_encoder_open(&codec->spectral->encoders[0], &codec->hevc, KNI_HEVC_CONTENT_NOISE, err);
-    return s == KN_OK ? kni_hevc_encoder_open(&codec->spectral->encoders[1], &codec->hevc, KNI_HEVC_CONTENT_NOISE, err) : s;
+    enum kn_status s = kni_hevc_encoder_open(&codec->spectral->encoders[0], &codec->hevc, KNI_HEVC_CONTENT_NOISE,
+                                             codec->cpu_without, err);
+    return s == KN_OK ? kni_hevc_encoder_open(&codec->spectral->encoders[1], &codec->hevc, KNI_HEVC_CONTENT_NOISE,
+                                              codec->cpu_without, err) : s;
 }
 
 static uint32_t hevc_plan(const struct kni_codec *codec, struct kni_container_header *header, struct kn_err *err)

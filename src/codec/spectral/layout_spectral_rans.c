@@ -54,7 +54,9 @@ static enum kn_status write_matrix(struct kni_spectral_job *job, struct kni_cont
     uint8_t *room = kni_container_writer_reserve(w, 5 + kni_rans_bound(n_rows, n_tokens)), length[5];
     if (!room)
         return kni_err_set(err, KN_E_NOMEM, "no memory for a coded chunk");
-    size_t n = kni_rans_encode(p->rans, job->x->symbols, KNI_SPECTRAL_RUN, n_rows, n_tokens, p->parts[part].classes[job->preset], room + 5, job->x->scratch);
+    size_t n = kni_rans_encode(p->rans, job->x->symbols, KNI_SPECTRAL_RUN, n_rows, n_tokens,
+                               p->parts[part].classes[job->preset], room + 5, job->x->scratch,
+                               job->x->cpu_flags);
     size_t n_length = 0;
     for (size_t left = n; n_length == 0 || left; left >>= 7)
         length[n_length++] = (uint8_t)(left & 127u) | (left >> 7 ? 128u : 0u);
@@ -116,7 +118,7 @@ static enum kn_status rans_restore(struct kni_spectral_job *job, const struct kn
             if (!take_matrix(&at, end, &bytes, &size))
                 return kni_err_set(err, KN_E_FORMAT, "the chunk's symbols end before part %u of run %u", part, run);
             s = kni_rans_decode(p->rans, bytes, size, kni_spectral_rows_of(p, part, job->preset), n, p->parts[part].classes[job->preset], job->x->symbols,
-                                KNI_SPECTRAL_RUN, job->x->scratch);
+                                KNI_SPECTRAL_RUN, job->x->scratch, job->x->cpu_flags);
             if (s != KN_OK)
                 return kni_err_set(err, s, "part %u of run %u does not decode from its %zu bytes", part, run, size);
             s = kni_spectral_layout_inverse(job, run * KNI_SPECTRAL_RUN, n, part, job->x->symbols, KNI_SPECTRAL_RUN, err);

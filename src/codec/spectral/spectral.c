@@ -65,7 +65,8 @@ static uint32_t gcd(uint32_t a, uint32_t b)
     return a;
 }
 
-enum kn_status kni_spectral_open(struct kni_spectral **out, const struct kni_profile *profile, uint32_t max_tokens, struct kn_err *err)
+enum kn_status kni_spectral_open(struct kni_spectral **out, const struct kni_profile *profile, uint32_t max_tokens,
+                                 uint32_t cpu_flags, struct kn_err *err)
 {
     enum kn_status status = KN_E_NOMEM;
     assert(max_tokens && max_tokens % KNI_BLOCK_TOKENS == 0);
@@ -87,8 +88,8 @@ enum kn_status kni_spectral_open(struct kni_spectral **out, const struct kni_pro
     if (s->piece_heads > s->max_width / d)
         s->piece_heads = s->max_width / d;
     s->piece_cols = (s->piece_heads * d + KNI_SPECTRAL_STRIP - 1) / KNI_SPECTRAL_STRIP * KNI_SPECTRAL_STRIP;
-    kni_kernels_init(&s->kernels, kni_cpu_flags());
-    kni_spectral_ops_init(&s->ops, kni_cpu_flags());
+    kni_kernels_init(&s->kernels, cpu_flags);
+    kni_spectral_ops_init(&s->ops, cpu_flags);
     struct pieces p = {0};
     lay_out(s, &p);
     s->memory = p.overflow ? NULL : kni_alloc(KNI_ALLOC_TAG_CODEC, p.used, 64);

@@ -30,8 +30,10 @@ struct kni_spectral;
 /* Escapes of one matrix, in scan order. Grown by kni_alloc; zero-initialise; kni_free(values). */
 struct kni_escapes { int32_t *values; uint32_t n, capacity; };
 
-/* max_tokens: of one call, a multiple of 16. The profile is borrowed while the handle lives. Scratch is allocated here; a call allocates only when escapes grow. */
-enum kn_status kni_spectral_open(struct kni_spectral **out, const struct kni_profile *profile, uint32_t max_tokens, struct kn_err *err);
+/* max_tokens: of one call, a multiple of 16. cpu_flags: kernels that may be used, of enum kni_cpu_flag. The profile is
+ * borrowed while the handle lives. Scratch is allocated here; a call allocates only when escapes grow. */
+enum kn_status kni_spectral_open(struct kni_spectral **out, const struct kni_profile *profile, uint32_t max_tokens,
+                                 uint32_t cpu_flags, struct kn_err *err);
 void kni_spectral_close(struct kni_spectral **s);
 size_t kni_spectral_bytes(const struct kni_spectral *s);
 

@@ -15,6 +15,7 @@
 #include <zstd.h>
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "base/le.h"
 #include "codec/hevc/hevc_decode.h"
 #include "codec/hevc/hevc_encode.h"
@@ -87,7 +88,8 @@ static enum kn_status tiles_open_encoder(struct kni_codec *codec, struct kn_err 
     if (levels && (levels < 4 || levels > 256))
         return kni_err_set(err, KN_E_ARG, "tiles: %u levels; use 4 to 256", levels);
     enum kn_status s = make_state(codec, err);
-    return s == KN_OK ? kni_hevc_encoder_open(&codec->tiles->encoder, &codec->hevc, KNI_HEVC_CONTENT_TILES, err) : s;
+    return s == KN_OK ? kni_hevc_encoder_open(&codec->tiles->encoder, &codec->hevc, KNI_HEVC_CONTENT_TILES,
+                                              codec->cpu_without, err) : s;
 }
 
 static enum kn_status tiles_plan(const struct kni_codec *codec, struct kni_container_header *header, struct kn_err *err)
@@ -125,7 +127,7 @@ static enum kn_status write_stream(struct kni_codec *codec, const struct kni_kv_
 {
     const struct kni_chunk_meta *m = &w->header.meta;
     struct kni_tiles *x = codec->tiles;
-    struct kni_tiles_ops ops = kni_tiles_ops_get(m->kv.type);
+    struct kni_tiles_ops ops = kni_tiles_ops_get(m->kv.type, kni_cpu_flags_without(codec->cpu_without));
     size_t plane_bytes = (size_t)g->width * g->height;
     uint8_t *const planes[3] = {x->planes, x->planes + plane_bytes, x->planes + 2 * plane_bytes};
     const uint8_t *const in[3] = {planes[0], planes[1], planes[2]};
@@ -231,7 +233,8 @@ static enum kn_status tiles_restore(struct kni_codec *codec, const struct kni_co
     struct kni_tiles *x = codec->tiles;
     s = read_scales(codec, c, err);
     struct kni_hevc_expect expect = {.width = g.width, .height = g.height, .n_pictures = g.n_pictures, .tools = c->header.tools};
-    struct restore_job job = {.x = x, .meta = m, .view = view, .g = &g, .ops = kni_tiles_ops_get(m->kv.type)};
+    struct restore_job job = {.x = x, .meta = m, .view = view, .g = &g,
+                              .ops = kni_tiles_ops_get(m->kv.type, kni_cpu_flags_without(codec->cpu_without))};
     for (uint32_t i = 0; s == KN_OK && i < g.n_groups * 2; i++) {
         const uint8_t *bytes;
         size_t size;

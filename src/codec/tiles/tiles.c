@@ -125,11 +125,11 @@ enum kn_status kni_tiles_geometry_make(const struct kni_chunk_meta *meta, const 
     return KN_OK;
 }
 
-struct kni_tiles_ops kni_tiles_ops_get(enum kn_kv_type type)
+struct kni_tiles_ops kni_tiles_ops_get(enum kn_kv_type type, uint32_t cpu_flags)
 {
     bool f16 = type == KN_KV_TYPE_F16;
 #if defined(__x86_64__)
-    if (kni_cpu_flags() & KNI_CPU_FLAG_AVX2)
+    if (cpu_flags & KNI_CPU_FLAG_AVX2)
         return f16 ? (struct kni_tiles_ops){kni_to_f16_avx2, kni_from_f16_avx2} : (struct kni_tiles_ops){kni_to_bf16_avx2, kni_from_bf16_avx2};
 #endif
     return f16 ? (struct kni_tiles_ops){kni_to_f16_ref, kni_from_f16_ref} : (struct kni_tiles_ops){kni_to_bf16_ref, kni_from_bf16_ref};

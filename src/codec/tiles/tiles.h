@@ -50,7 +50,7 @@ enum kn_status kni_tiles_geometry_make(const struct kni_chunk_meta *meta, const 
 
 /* Conversions, as the machine allows. */
 struct kni_tiles_ops { kni_to_half_fn to_half; kni_from_half_fn from_half; };
-struct kni_tiles_ops kni_tiles_ops_get(enum kn_kv_type type);
+struct kni_tiles_ops kni_tiles_ops_get(enum kn_kv_type type, uint32_t cpu_flags); /* of enum kni_cpu_flag */
 
 /* Largest magnitude among a token's values, all heads, as the pool's 16 bits. Infinity or NaN: any value >= kni_tiles_infinity. */
 uint16_t kni_tiles_scale(const struct kni_kv_host *view, uint32_t layer, uint32_t is_v, uint32_t pos);

@@ -13,6 +13,7 @@
 #include <zstd.h>
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "base/le.h"
 #include "measure/baseline/range_coder.h"
 #include "codec/tiles/tiles.h"
@@ -62,7 +63,7 @@ enum kn_status kni_cachegen_open(struct kni_cachegen **out, const struct kni_kv_
         return KN_E_NOMEM;
     c->opts = *opts;
     c->kv = *kv;
-    c->ops = kni_tiles_ops_get(kv->type);
+    c->ops = kni_tiles_ops_get(kv->type, kni_cpu_flags());
     c->max_tokens = max_tokens;
     c->n_channels = kv->n_kv_head * kv->d_head;
     for (uint32_t i = 1; i < N_CLASSES; i++)

@@ -81,7 +81,7 @@ enum kn_status kn_video_encoder_open(struct kn_video_encoder **out, const struct
         return kni_err_set(err, KN_E_NOMEM, "no memory for a video encoder");
     e->opts = o;
     e->opts.hevc = NULL; /* the caller's */
-    s = kni_hevc_encoder_open(&e->encoder, &hevc, (enum kni_hevc_content)o.content, err);
+    s = kni_hevc_encoder_open(&e->encoder, &hevc, (enum kni_hevc_content)o.content, 0, err);
     if (s == KN_OK)
         s = kni_hevc_encode_begin(e->encoder, o.width, o.height, 0, NULL, err);
     struct kni_hevc_expect expect = {.width = o.width, .height = o.height, .tools = kni_hevc_encoder_tools(&hevc),

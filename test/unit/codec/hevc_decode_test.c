@@ -31,7 +31,7 @@ static void section_of(uint32_t w, uint32_t h, uint32_t n, uint8_t **out, size_t
 {
     struct kni_hevc_encoder *e;
     struct kn_err err = {0};
-    if (kni_hevc_encoder_open(&e, &(struct kn_hevc_opts){0}, KNI_HEVC_CONTENT_TILES, &err) != KN_OK)
+    if (kni_hevc_encoder_open(&e, &(struct kn_hevc_opts){0}, KNI_HEVC_CONTENT_TILES, 0, &err) != KN_OK)
         fail_msg("%s", err.text);
     struct kni_container_writer writer = {0};
     uint8_t *planes = malloc((size_t)w * h * 3);
@@ -143,7 +143,7 @@ static void streams_stand_alone(void **state)
     size_t n;
     section_of(W, H, N, &alone, &n);
     struct kni_hevc_encoder *e;
-    assert_int_equal(kni_hevc_encoder_open(&e, &(struct kn_hevc_opts){0}, KNI_HEVC_CONTENT_TILES, NULL), KN_OK);
+    assert_int_equal(kni_hevc_encoder_open(&e, &(struct kn_hevc_opts){0}, KNI_HEVC_CONTENT_TILES, 0, NULL), KN_OK);
     uint8_t planes[3][W * H];
     const uint8_t *in[3] = {planes[0], planes[1], planes[2]}, *other[3] = {plane, plane, plane};
     const size_t strides[3] = {W, W, W};

@@ -140,7 +140,7 @@ static void code_section(const struct hevc_film *f, uint32_t n_before, const str
     struct kni_hevc_encoder *e;
     struct kn_err err = {0};
     const size_t strides[3] = {f->stride, f->stride, f->stride};
-    assert_int_equal(kni_hevc_encoder_open(&e, o, content, &err), KN_OK);
+    assert_int_equal(kni_hevc_encoder_open(&e, o, content, 0, &err), KN_OK);
     for (uint32_t round = !n_before; round < 2; round++) {
         const uint32_t n = round ? f->n_pictures : n_before;
         struct kni_container_writer w = {0};

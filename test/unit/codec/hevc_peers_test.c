@@ -30,7 +30,7 @@ static int set_up(enum kn_hevc_encoder encoder)
     for (uint32_t i = 0; i < N * 3 * H; i++)
         for (uint32_t x = 0; x < W; x++)
             hevc_film_row(&film, 0, 0, i)[x] = (uint8_t)(128 + test_random() % 64 * (i % 5) / 4);
-    enum kn_status s = kni_hevc_encoder_open(&e, &opts, KNI_HEVC_CONTENT_NOISE, &err);
+    enum kn_status s = kni_hevc_encoder_open(&e, &opts, KNI_HEVC_CONTENT_NOISE, 0, &err);
     if (s == KN_E_UNSUPPORTED && !ours)
         return 0;
     assert_int_equal(s, KN_OK);

@@ -31,7 +31,8 @@ static void large_pictures(void **state)
     for (enum kn_hevc_encoder which = KN_HEVC_ENCODER_KINEMA; which <= KN_HEVC_ENCODER_X265_MEDIUM; which++) {
         struct kni_hevc_encoder *e;
         struct kn_err err = {0};
-        if (kni_hevc_encoder_open(&e, &(struct kn_hevc_opts){.encoder = which}, KNI_HEVC_CONTENT_TILES, &err) == KN_E_UNSUPPORTED)
+        if (kni_hevc_encoder_open(&e, &(struct kn_hevc_opts){.encoder = which}, KNI_HEVC_CONTENT_TILES, 0,
+                                  &err) == KN_E_UNSUPPORTED)
             continue;
         assert_int_equal(kni_hevc_encode_begin(e, 8192, 8192, 1, NULL, &err), KN_E_ARG);
         assert_non_null(strstr(err.text, "level"));
@@ -51,7 +52,7 @@ static struct kni_hevc_encoder *open_encoder(enum kn_hevc_encoder which)
 {
     struct kni_hevc_encoder *e;
     struct kn_err err = {0};
-    if (kni_hevc_encoder_open(&e, &(struct kn_hevc_opts){.encoder = which}, KNI_HEVC_CONTENT_TILES, &err) != KN_OK)
+    if (kni_hevc_encoder_open(&e, &(struct kn_hevc_opts){.encoder = which}, KNI_HEVC_CONTENT_TILES, 0, &err) != KN_OK)
         fail_msg("%s", err.text);
     return e;
 }

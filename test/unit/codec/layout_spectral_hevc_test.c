@@ -147,7 +147,7 @@ static void check_order(bool text_order, struct kn_tiny_profile_opts o, uint32_t
     assert_int_equal(kni_container_open(&c, data, n, NULL), KN_OK);
     per = per && per < n_tokens ? per : n_tokens;
     assert_int_equal(c.header.tiling.tokens_per_picture, per);
-    assert_int_equal(kni_spectral_open(&s, p, KNI_SPECTRAL_RUN, NULL), KN_OK);
+    assert_int_equal(kni_spectral_open(&s, p, KNI_SPECTRAL_RUN, kni_cpu_flags(), NULL), KN_OK);
     uint32_t n_triples = (p->n_parts / 2 + 2) / 3, n_pictures = (n_tokens + per - 1) / per, n_moved = 0;
     const uint8_t *order;
     assert_int_equal(kni_container_expect(&c, (first == 0 && p->n_sinks) + n_triples * 2, KNI_SECTION_KIND_SPECTRAL_ORDER, 0, &order, &order_size, NULL), KN_OK);

@@ -7,6 +7,8 @@
 #include "unit/codec/spectral_support.h"
 
 #include "base/le.h"
+#include "codec/layout.h"
+#include "codec/spectral_state.h"
 
 static const enum kn_preset presets[] = {KN_PRESET_FINE, KN_PRESET_MEDIUM, KN_PRESET_SMALL};
 
@@ -90,6 +92,37 @@ static void every_length(void **state)
     static const uint32_t n_tokens[] = {256, 272, 608, 1040}, per_picture[] = {64, 208, 512, 1024};
     for (int i = 0; i < 4; i++)
         check((struct kn_tiny_profile_opts){.n_layer = 2, .n_kv_head = 1, .d_head = 32, .n_group = 1, .n_sinks = 4}, KN_KV_TYPE_F16, i % 2 ? 0 : 32, n_tokens[i], per_picture[i]);
+}
+
+/* Handles of different levels at once, each with kernels of its own; what they write is the same. */
+static void a_level_is_a_handles_own(void **state)
+{
+    (void)state;
+    struct kni_profile *p = spectral_profile((struct kn_tiny_profile_opts){.n_layer = 2, .n_kv_head = 1, .d_head = 32});
+    struct pool from = pool_make(2, 1, 32, KN_KV_TYPE_F16, 80);
+    struct kni_chunk_meta m = test_meta(&from, 16, 64);
+    struct kni_codec *codecs[2];
+    void *data[2];
+    size_t n[2];
+    pool_fill_smooth(&from);
+    for (int i = 0; i < 2; i++) {
+        struct kni_codec_opts opts = {.preset = KN_PRESET_MEDIUM, .profile = p, .cpu_without = i ? UINT32_MAX : 0};
+        assert_int_equal(kni_codec_open(&codecs[i], &opts, NULL), KN_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        data[i] = spectral_encode(codecs[i], &m, &from.view, &n[i]);
+        assert_int_equal(codecs[i]->spectral->cpu_flags, i ? 0 : kni_cpu_flags());
+        assert_int_equal(codecs[i]->spectral->transform->kernels.cpu_flags & KNI_CPU_FLAG_AVX2,
+                         codecs[i]->spectral->cpu_flags & KNI_CPU_FLAG_AVX2);
+    }
+    assert_int_equal(n[0], n[1]);
+    assert_memory_equal(data[0], data[1], n[0]);
+    for (int i = 0; i < 2; i++) {
+        kni_free(data[i]);
+        kni_codec_close(&codecs[i]);
+    }
+    pool_free(&from);
+    kni_profile_close(&p);
 }
 
 /* Steps so fine that a share of the symbols are escapes; exact tokens drop theirs. */
@@ -454,7 +487,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape),  cmocka_unit_test(every_length),      cmocka_unit_test(escapes), cmocka_unit_test(damage_rans),
         cmocka_unit_test(damage_hevc),  cmocka_unit_test(damaged_order),     cmocka_unit_test(sections_that_lie), cmocka_unit_test(misses),  cmocka_unit_test(bad_options),
-        cmocka_unit_test(out_of_memory), cmocka_unit_test(working_bytes),
+        cmocka_unit_test(out_of_memory), cmocka_unit_test(working_bytes), cmocka_unit_test(a_level_is_a_handles_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
  * of the streams are those that went in, and the restored pool equals the reference formula bit for bit, outside positions
  * untouched. Damage, values that are not finite, missing plugin and missing memory give clean errors.
  */
+#include "base/cpu.h"
 #include "unit/codec/codec_support.h"
 
 #include <stdio.h>
@@ -46,7 +47,7 @@ static enum kn_status compare_picture(void *user, uint32_t index, const uint8_t 
     struct compare *c = user;
     (void)err;
     assert_int_equal(index, c->n_seen++);
-    struct kni_tiles_ops ops = kni_tiles_ops_get(c->m->kv.type);
+    struct kni_tiles_ops ops = kni_tiles_ops_get(c->m->kv.type, kni_cpu_flags());
     uint16_t *scales = malloc(c->m->n_tokens * 2);
     uint8_t *want = malloc((size_t)c->g->width * c->g->height);
     assert_true(scales && want);

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "codec/rans/rans_model.h"
 #include "support/symbol_matrix.h"
 
@@ -33,9 +34,11 @@ static size_t coded_bytes(const struct kni_rans_model *model, const struct symbo
     uint8_t *out = malloc(bound), *back = malloc(m->stride * m->n_rows + 1);
     void *scratch = malloc(kni_rans_scratch_bytes(m->n_rows, m->n_tokens)), *few = malloc(kni_rans_decode_scratch_bytes());
     assert_true(out && back && scratch && few);
-    size_t n = kni_rans_encode(model, m->symbols, m->stride, m->n_rows, m->n_tokens, m->classes, out, scratch);
+    size_t n = kni_rans_encode(model, m->symbols, m->stride, m->n_rows, m->n_tokens, m->classes, out, scratch,
+                               kni_cpu_flags());
     assert_true(n <= bound && n <= (size_t)m->n_rows * m->n_tokens + 1);
-    assert_int_equal(kni_rans_decode(model, out, n, m->n_rows, m->n_tokens, m->classes, back, m->stride, few), KN_OK);
+    assert_int_equal(kni_rans_decode(model, out, n, m->n_rows, m->n_tokens, m->classes, back, m->stride, few,
+                                     kni_cpu_flags()), KN_OK);
     for (uint32_t r = 0; r < m->n_rows; r++)
         assert_memory_equal(back + r * m->stride, m->symbols + r * m->stride, m->n_tokens);
     free(out);

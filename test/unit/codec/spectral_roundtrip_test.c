@@ -44,7 +44,7 @@ static struct bed bed_make(const struct test_profile_opts *o, enum kn_kv_type ty
     b.pool = far_pool(b.profile, type, first, n);
     b.symbols = malloc((b.profile->parts[0].width + b.profile->n_group) * b.stride);
     assert_non_null(b.symbols);
-    assert_int_equal(kni_spectral_open(&b.s, b.profile, n, NULL), KN_OK);
+    assert_int_equal(kni_spectral_open(&b.s, b.profile, n, kni_cpu_flags(), NULL), KN_OK);
     return b;
 }
 
@@ -412,7 +412,7 @@ static void chunk_after_chunk(void **state)
     struct bed b = bed_make(&o, KN_KV_TYPE_F16, 0, 96);
     struct kni_spectral *back = NULL;
     static const uint32_t pieces[][2] = {{0, 32}, {32, 32}, {32, 64}, {64, 16}, {0, 96}};
-    assert_int_equal(kni_spectral_open(&back, b.profile, b.n, NULL), KN_OK);
+    assert_int_equal(kni_spectral_open(&back, b.profile, b.n, kni_cpu_flags(), NULL), KN_OK);
     for (unsigned i = 0; i < 5; i++)
         for (uint32_t part = 0; part < 4; part++) {
             b.first = pieces[i][0];
@@ -506,7 +506,7 @@ static void failing_allocations(void **state)
     struct kn_err err = {0};
     for (uint64_t n = 1; n <= 2; n++) {
         kni_alloc_fault_arm(n, false);
-        assert_int_equal(kni_spectral_open(&s, b.profile, 16, &err), KN_E_NOMEM);
+        assert_int_equal(kni_spectral_open(&s, b.profile, 16, kni_cpu_flags(), &err), KN_E_NOMEM);
         assert_true(kni_alloc_fault_hit() && !s && err.text[0]);
     }
     bool failed = true;

@@ -3,6 +3,7 @@
 #ifndef TEST_SPECTRAL_SUPPORT_H
 #define TEST_SPECTRAL_SUPPORT_H
 
+#include "base/cpu.h"
 #include "unit/codec/codec_support.h"
 
 #include "codec/spectral/layout_spectral.h"
@@ -46,7 +47,7 @@ static inline uint32_t spectral_reference(struct pool *to, const struct pool *fr
         rows = kni_spectral_rows_of(p, i, kni_spectral_preset(preset)) > rows ? kni_spectral_rows_of(p, i, kni_spectral_preset(preset)) : rows;
     uint8_t *symbols = malloc((size_t)rows * KNI_SPECTRAL_RUN);
     assert_non_null(symbols);
-    assert_int_equal(kni_spectral_open(&s, p, KNI_SPECTRAL_RUN, NULL), KN_OK);
+    assert_int_equal(kni_spectral_open(&s, p, KNI_SPECTRAL_RUN, kni_cpu_flags(), NULL), KN_OK);
     for (uint32_t t = 0; t < m->n_tokens; t += KNI_SPECTRAL_RUN)
         for (uint32_t part = 0; part < p->n_parts; part++) {
             uint32_t n = m->n_tokens - t < KNI_SPECTRAL_RUN ? m->n_tokens - t : KNI_SPECTRAL_RUN, first = m->first_token + t;

@@ -97,7 +97,7 @@ static void quantiser_is_its_formula(void **state)
                     if ((x[i] & 0x7fff) > scale)
                         scale = x[i] & 0x7fff;
                 }
-                struct kni_tiles_ops ops = kni_tiles_ops_get(type);
+                struct kni_tiles_ops ops = kni_tiles_ops_get(type, kni_cpu_flags());
                 int32_t m = levels / 2 - 1;
                 kni_tiles_quantise(q, x, N, scale, m, &ops, type);
                 kni_tiles_table(table, scale, m, &ops, type);
@@ -128,7 +128,7 @@ static void same_on_every_cpu_level(void **state)
         }
         EACH_CPU_LEVEL(level) {
             uint16_t tb[256] = {0};
-            struct kni_tiles_ops ops = kni_tiles_ops_get(type);
+            struct kni_tiles_ops ops = kni_tiles_ops_get(type, kni_cpu_flags());
             kni_tiles_quantise(level ? b : a, x, 200, scale, 127, &ops, type);
             kni_tiles_table(level ? tb : ta, scale, 127, &ops, type);
             assert_true(!level || (!memcmp(a, b, 200) && !memcmp(ta, tb, sizeof ta)));
@@ -150,7 +150,7 @@ static void samples_lie_where_documented(void **state)
     assert_int_equal(g.token_h, 12);
     assert_int_equal(g.width, 80);
     assert_int_equal(g.height, 48);
-    struct kni_tiles_ops ops = kni_tiles_ops_get(KN_KV_TYPE_F16);
+    struct kni_tiles_ops ops = kni_tiles_ops_get(KN_KV_TYPE_F16, kni_cpu_flags());
     uint16_t scales[48];
     for (uint32_t i = 0; i < 48; i++)
         scales[i] = kni_tiles_scale(&pool.view, 0, 1, 16 + i);
@@ -181,7 +181,7 @@ static void sample_out_of_range(void **state)
     const struct kni_tiling t = {.levels = 16, .tokens_per_picture = 16, .tile_height = 4, .head_cols = 1, .grid_cols = 4};
     struct kni_tiles_geometry g;
     assert_int_equal(kni_tiles_geometry_make(&m, &t, &g, NULL), KN_OK);
-    struct kni_tiles_ops ops = kni_tiles_ops_get(KN_KV_TYPE_F16);
+    struct kni_tiles_ops ops = kni_tiles_ops_get(KN_KV_TYPE_F16, kni_cpu_flags());
     uint16_t scales[16] = {0};
     uint8_t plane[16 * 16];
     for (int v = 0; v < 256; v++) {

@@ -114,6 +114,7 @@ static void test_cpu_level(void **state)
         for (unsigned i = 0; i < 4; i++) { /* limits ref, AVX2, AVX-512, none */
             struct kn_engine_opts o = {.size = sizeof o, .n_threads = 1, .cpu_level_max_plus_1 = (i + 1) % 4};
             assert_int_equal(kn_engine_open(&e[i], model, &o, NULL), KN_OK);
+            assert_int_equal(kni_cpu_flags(), cpu_sets[set]); /* the others' level, and the process's, is as before */
         }
         for (unsigned i = 0; i < 4; i++) {
             struct kn_engine_stats s = {.size = sizeof s};

@@ -129,7 +129,7 @@ static bool code_x265(enum kn_hevc_encoder encoder, const struct hevc_film *f, s
     struct kni_hevc_encoder *e;
     struct kn_err err = {0};
     struct kn_hevc_opts opts = {.encoder = encoder};
-    enum kn_status status = kni_hevc_encoder_open(&e, &opts, KNI_HEVC_CONTENT_TILES, &err);
+    enum kn_status status = kni_hevc_encoder_open(&e, &opts, KNI_HEVC_CONTENT_TILES, 0, &err);
     if (status == KN_E_UNSUPPORTED)
         return false;
     assert_int_equal(status, KN_OK);

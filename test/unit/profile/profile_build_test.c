@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "codec/profile/profile.h"
 #include "codec/spectral/spectral.h"
 #include "kinema/log.h"
@@ -118,7 +119,7 @@ static void codes_well(struct kn_model *model, const struct kni_profile *p)
     assert_int_equal(kni_run_open(&run, &(struct kni_run_opts){.model = model, .threads = threads, .max_tokens = N, .max_logits = 1, .n_ctx = N}, NULL), KN_OK);
     struct kni_run_item item = {.kv = kni_kv_view_of(&from), .tokens = tokens, .n_tokens = n};
     assert_int_equal(kni_run_step(run, &item, 1), KN_OK);
-    assert_int_equal(kni_spectral_open(&s, p, N, NULL), KN_OK);
+    assert_int_equal(kni_spectral_open(&s, p, N, kni_cpu_flags(), NULL), KN_OK);
     struct kni_escapes escapes = {0};
     for (uint32_t part = 0; part < p->n_parts; part++) {
         assert_int_equal(kni_spectral_forward(s, &from, 0, n, part, KNI_PROFILE_PRESET_FINE, symbols, N, &escapes), KN_OK);
