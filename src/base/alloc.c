@@ -28,11 +28,6 @@ static _Thread_local unsigned forbid_depth;
 
 static const char *const tag_names[] = {"misc", "model", "pool", "scratch", "request", "codec", "store", "fetch", "all"};
 
-const char *kni_alloc_tag_name(enum kni_alloc_tag tag)
-{
-    return tag_names[tag];
-}
-
 static void count(unsigned slot, uint64_t bytes)
 {
     uint64_t now = atomic_fetch_add_explicit(&current_bytes[slot], bytes, memory_order_relaxed) + bytes;

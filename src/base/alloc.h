@@ -43,7 +43,6 @@ bool kni_add_size(size_t a, size_t b, size_t *out);
 struct kni_alloc_stats { uint64_t current_bytes, peak_bytes, n_allocs; };
 /* Of one tag, or of all with KNI_ALLOC_TAG_COUNT. */
 struct kni_alloc_stats kni_alloc_get_stats(enum kni_alloc_tag tag);
-const char *kni_alloc_tag_name(enum kni_alloc_tag tag);
 
 /* Fault injection: the n-th allocation from now fails (1 = the next one), and with sticky also all after it. 0 disarms.
  * kni_alloc_fault_hit tells whether it has happened. */

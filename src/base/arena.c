@@ -70,14 +70,6 @@ char *kni_arena_strndup(struct kni_arena *arena, const char *text, size_t n_byte
     return p;
 }
 
-void kni_arena_reset(struct kni_arena *arena)
-{
-    for (struct kni_arena_block *b = arena->first; b; b = b->next)
-        b->used = 0;
-    arena->current = arena->first;
-    arena->used_bytes = 0;
-}
-
 void kni_arena_fini(struct kni_arena *arena)
 {
     for (struct kni_arena_block *b = arena->first, *next; b; b = next) {

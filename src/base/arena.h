@@ -15,7 +15,7 @@ struct kni_arena {
     size_t block_bytes;            /* size of the next block */
     struct kni_arena_block *first; /* all blocks, oldest first */
     struct kni_arena_block *current;
-    size_t used_bytes; /* handed out since init or reset */
+    size_t used_bytes; /* handed out since init */
 };
 
 /* No allocation happens before the first kni_arena_alloc. block_bytes 0: 64 KiB. */
@@ -24,7 +24,6 @@ void kni_arena_init(struct kni_arena *arena, enum kni_alloc_tag tag, size_t bloc
 void *kni_arena_alloc(struct kni_arena *arena, size_t bytes, size_t align);
 /* A NUL-terminated copy of n_bytes of text. */
 char *kni_arena_strndup(struct kni_arena *arena, const char *text, size_t n_bytes);
-void kni_arena_reset(struct kni_arena *arena);
 void kni_arena_fini(struct kni_arena *arena);
 
 #endif

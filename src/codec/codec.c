@@ -48,14 +48,6 @@ const char *kni_preset_name(enum kn_preset preset)
     return ops ? ops->name : "unknown";
 }
 
-enum kn_preset kni_preset_from_name(const char *name)
-{
-    for (size_t i = 0; name && i < N_LAYOUTS; i++)
-        if (!strcmp(layouts[i]->name, name))
-            return layouts[i]->preset;
-    return KN_PRESET_DEFAULT;
-}
-
 enum kn_kv_quality kni_preset_quality(enum kn_preset preset, const struct kn_tiles_opts *tiles)
 {
     switch (preset) {
@@ -120,12 +112,6 @@ static enum kn_status plan_opts(const struct kni_codec_opts *opts, const struct 
     struct kni_codec codec = {.tiles_opts = opts->tiles, .hevc = opts->hevc, .profile = opts->profile, .tokens_per_picture = opts->tokens_per_picture};
     enum kn_status s = find_encoder(opts, &codec.encoder, err);
     return s == KN_OK ? plan(&codec, meta, header, err) : s;
-}
-
-enum kn_status kni_codec_check(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kn_err *err)
-{
-    struct kni_container_header header;
-    return plan_opts(opts, meta, &header, err);
 }
 
 enum kn_status kni_codec_working_estimate(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, size_t *n_bytes, struct kn_err *err)

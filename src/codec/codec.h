@@ -49,11 +49,6 @@ struct kni_codec_opts {
 enum kn_status kni_codec_open(struct kni_codec **out, const struct kni_codec_opts *opts, struct kn_err *err);
 void kni_codec_close(struct kni_codec **codec);
 
-/* Whether chunks like meta can be encoded with opts, so that a wrong setting is refused at open and not at each publish.
- * Looks at shape, token count, tiling and profile, needs no plugin. KN_E_ARG says which does not fit, KN_E_MISMATCH in what
- * the profile is another model's. */
-enum kn_status kni_codec_check(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kn_err *err);
-
 /* Encodes positions meta->first_token .. + n_tokens of view. *data is allocated (kni_free by the caller), *n_bytes its size.
  * KN_E_NOT_FINITE when one of the values is infinite or NaN, which no preset codes and none restores. */
 enum kn_status kni_chunk_encode(struct kni_codec *codec, const struct kni_chunk_meta *meta, const struct kni_kv_host *view,
@@ -79,12 +74,13 @@ enum kn_status kni_chunk_restore(struct kni_codec *codec, const void *data, size
 size_t kni_codec_working_bytes(const struct kni_codec *codec);
 
 /* About the most that a handle will hold while it restores chunks like meta, coded with opts, so that the number of workers can be
- * chosen: what usual chunks need stays below it. Errors are those of kni_codec_check; *n_bytes is 0 then. */
+ * chosen: what usual chunks need stays below it. Says whether such chunks can be encoded at all, so that a wrong
+ * setting is refused at open and not at each publish: looks at shape, token count, tiling and profile, needs no plugin.
+ * KN_E_ARG says which does not fit, KN_E_MISMATCH in what the profile is another model's; *n_bytes is 0 then. */
 enum kn_status kni_codec_working_estimate(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, size_t *n_bytes, struct kn_err *err);
 
-/* "exact", "tiles", "fine", "medium", "small"; KN_PRESET_DEFAULT for an unknown name. */
+/* "exact", "tiles", "fine", "medium", "small". */
 const char *kni_preset_name(enum kn_preset preset);
-enum kn_preset kni_preset_from_name(const char *name);
 /* Whether chunks of the preset are coded with a profile. */
 bool kni_preset_needs_profile(enum kn_preset preset);
 /* What restoring the preset's chunks gives. tiles: of KN_PRESET_TILES. preset is not DEFAULT. */

@@ -336,20 +336,3 @@ void kni_container_writer_fini(struct kni_container_writer *w)
     kni_free(w->data);
     memset(w, 0, sizeof *w);
 }
-
-void kni_container_refresh_checksums(void *data, size_t n_bytes)
-{
-    uint8_t *b = data;
-    if (n_bytes < FIXED_END || memcmp(b, magic, 4))
-        return;
-    uint32_t n_sections = kni_le32_get(b + AT_N_SECTIONS);
-    if (n_sections > KNI_CONTAINER_MAX_SECTIONS || header_bytes(n_sections) > n_bytes)
-        return;
-    for (uint32_t i = 0; i < n_sections; i++) {
-        uint8_t *e = b + table_end(i);
-        uint64_t offset = kni_le64_get(e + ENTRY_OFFSET), size = kni_le64_get(e + ENTRY_SIZE);
-        if (offset <= n_bytes && size <= n_bytes - offset)
-            kni_le64_put(e + ENTRY_CHECKSUM, kni_xxh3(b + offset, (size_t)size));
-    }
-    kni_le64_put(b + table_end(n_sections), kni_xxh3(b, table_end(n_sections)));
-}

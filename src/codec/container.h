@@ -104,8 +104,4 @@ void kni_container_writer_finish(struct kni_container_writer *w, void **data, si
 /* Frees the buffer of a writer that was not finished. Zeroed writers are fine. */
 void kni_container_writer_fini(struct kni_container_writer *w);
 
-/* Recomputes the checksums of a container whose structure is intact, so that tests and fuzzers get past them. Does
- * nothing to bytes that are no container. */
-void kni_container_refresh_checksums(void *data, size_t n_bytes);
-
 #endif

@@ -5,11 +5,6 @@
 #define FIRST_BACKOFF_NS 1000000000ull
 #define LAST_BACKOFF_NS 60000000000ull
 
-bool kni_breaker_allows(const struct kni_breaker *b, uint64_t now_ns)
-{
-    return !b->open_until_ns || now_ns >= b->open_until_ns;
-}
-
 bool kni_breaker_fail(struct kni_breaker *b, uint64_t now_ns)
 {
     b->n_failures++;

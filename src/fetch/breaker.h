@@ -15,12 +15,10 @@
 
 struct kni_breaker {
     uint32_t n_failures;   /* in a row */
-    uint64_t open_until_ns; /* 0: closed */
+    uint64_t open_until_ns; /* the store is to be left alone until then; 0: closed */
     uint64_t backoff_ns;   /* of the last opening */
 };
 
-/* False while the store is to be left alone. */
-bool kni_breaker_allows(const struct kni_breaker *b, uint64_t now_ns);
 /* True when this failure opened it: say so, once. */
 bool kni_breaker_fail(struct kni_breaker *b, uint64_t now_ns);
 /* True when this success closed it. */

@@ -175,10 +175,3 @@ kni_dequant_fn kni_dequant_ref_of(enum kni_dtype type)
     }
     return NULL;
 }
-
-void kni_dequant_ref(enum kni_dtype type, const void *src, float *dst, size_t n_values)
-{
-    kni_dequant_fn fn = kni_dequant_ref_of(type);
-    assert(fn);
-    fn(src, dst, n_values);
-}

@@ -43,8 +43,6 @@ void kni_dequant_q6_k_ref(const void *src, float *dst, size_t n_values);
 
 /* The reference of a type, NULL for an unknown one. */
 kni_dequant_fn kni_dequant_ref_of(enum kni_dtype type);
-/* Any type by value; type must be a known one. */
-void kni_dequant_ref(enum kni_dtype type, const void *src, float *dst, size_t n_values);
 
 /* Scale and minimum (0..63 each) of sub-block j (0..7) from the 12 packed bytes of a Q4_K or Q5_K block. The first four
  * lie in the low 6 bits of bytes j and j + 4; the others have their low nibbles in byte j + 4 and their high pairs on

@@ -18,6 +18,7 @@
 #include "codec/container.h"
 #include "store/lmdb_store.h"
 #include "support/engine_bed.h"
+#include "support/refresh_checksums.h"
 
 #define N_PROMPT 100u
 #define N_NEW 8u
@@ -217,7 +218,7 @@ static void damage(enum kn_preset preset)
             expect(&b, 1, 1, "flipped byte under its entry", at);
         }
         if (at < KNI_CONTAINER_FIXED_BYTES) {
-            kni_container_refresh_checksums(bad, n);
+            kn_refresh_checksums(bad, n);
             if (preset == KN_PRESET_TILES && describes_the_same(&b, bad, n))
                 continue; /* another tiling: a container says its own, so this is a forged chunk, not a damaged one */
             expect_refused(&b, bad, n, "flipped header byte with good checksums", at);

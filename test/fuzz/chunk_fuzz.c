@@ -10,6 +10,7 @@
 
 #include "codec/codec.h"
 #include "codec/container.h"
+#include "support/refresh_checksums.h"
 #include "support/tiny_profile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -63,7 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(copy, data, size);
     if (size >= KNI_CONTAINER_FIXED_BYTES && copy[94] == KNI_LAYOUT_ID_SPECTRAL)
         memcpy(copy + 40, profile()->id, 16);
-    kni_container_refresh_checksums(copy, size);
+    kn_refresh_checksums(copy, size);
     restore(copy, size);
     free(copy);
     return 0;

@@ -50,7 +50,7 @@ static void golden(void **state)
             assert_true(src && dst);
             memcpy(src + shift, p + at + 12, bytes);
             dst[0] = dst[values + 1] = canary;
-            kni_dequant_ref((enum kni_dtype)id, src + shift, dst + 1, values);
+            kni_dequant_ref_of((enum kni_dtype)id)(src + shift, dst + 1, values);
             assert_true(dst[0] == canary && dst[values + 1] == canary);
             for (uint32_t i = 0; i < values; i++) {
                 float want;

@@ -119,7 +119,7 @@ static void panels_keep_the_values(void **state)
         enum kni_panel_scales form = kni_panel_get_form(m.type)->scales;
         float *row = floats(m.n_in), d[16 * 16], min[8 * 16];
         for (uint32_t o = 0; o < m.n_out; o++) {
-            kni_dequant_ref(m.type, m.rows + o * m.row_bytes, row, m.n_in);
+            kni_dequant_ref_of(m.type)(m.rows + o * m.row_bytes, row, m.n_in);
             const uint8_t *panel = m.packed + o / 16 * m.p.panel_bytes;
             for (uint32_t b = 0; b < m.n_in / 32; b++) {
                 int16_t v[512];
@@ -199,7 +199,7 @@ static void check_product(const struct matrix *m, uint32_t n_rows, bool accumula
     }
     for (uint32_t o = 0; o < ldy; o++) {
         if (o < m->n_out) {
-            kni_dequant_ref(m->type, m->rows + o * m->row_bytes, row, m->n_in);
+            kni_dequant_ref_of(m->type)(m->rows + o * m->row_bytes, row, m->n_in);
             kni_panel_scales_ref(&m->p, m->packed + o / 16 * m->p.panel_bytes, 0, n_blocks, d, min);
         }
         for (uint32_t r = 0; r < n_rows; r++) {
@@ -263,7 +263,7 @@ static void extremes_do_not_overflow(void **state)
                 assert_true(!v || !memcmp(want, got, sizeof want));
             }
             double sum = 0, size = 0;
-            kni_dequant_ref(m.type, m.rows, row, 256);
+            kni_dequant_ref_of(m.type)(m.rows, row, 256);
             for (unsigned j = 0; j < 256; j++)
                 sum -= row[j], size += fabs((double)row[j]);
             assert_true(fabs(want[3] - sum) <= size * 1e-4);

@@ -147,7 +147,7 @@ static inline struct kni_profile *kn_tiny_profile_make(const struct kn_tiny_prof
                 abort();
             for (uint32_t r = 0; r < n; r++) {
                 magnitude[r] = r < part->n_layers ? 1.0 : 2.0 / (double)part->step[k] / (1.0 + 0.2 * (r - part->n_layers));
-                classes[r] = kni_rans_class_of(magnitude[r]);
+                classes[r] = kni_rans_class_of_row(magnitude[r], 0);
             }
             kn_tiny_profile_train(trainer, classes, magnitude, n, &rng);
             part->classes[k] = classes;

@@ -194,11 +194,6 @@ uint64_t kni_hevc_lossless_loud_bytes(const struct kni_hevc_lossless *e)
     return n + n / 64;
 }
 
-uint32_t kni_hevc_lossless_tools(const struct kni_hevc_lossless *e)
-{
-    return e->tools;
-}
-
 uint32_t kni_hevc_lossless_n_slices(const struct kni_hevc_lossless *e)
 {
     return e->n_slices;

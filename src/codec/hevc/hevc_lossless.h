@@ -81,8 +81,6 @@ void kni_hevc_lossless_set_rows(struct kni_hevc_lossless *e, const uint16_t *row
 
 /* Of tools that are allowed, those that streams of this content use; for the others their pictures would pay and gain nothing. */
 uint32_t kni_hevc_content_tools(uint32_t tools, enum kni_hevc_content content);
-/* The tools that the parameter sets name: kni_hevc_content_tools of the options. */
-uint32_t kni_hevc_lossless_tools(const struct kni_hevc_lossless *e);
 
 uint32_t kni_hevc_lossless_n_slices(const struct kni_hevc_lossless *e);
 /* Most bytes of slice i (< n_slices) of any picture, start code and emulation prevention counted; the room that a slice needs. */

@@ -28,10 +28,9 @@ struct kni_rans_model;
 struct kni_rans_trainer; /* counts of symbols seen */
 enum kn_status kni_rans_trainer_open(struct kni_rans_trainer **out);
 void kni_rans_trainer_close(struct kni_rans_trainer **t);
-/* A row's class from its mean magnitude, a fixed rule: mean of |symbol - 128| over calibration. */
-uint8_t kni_rans_class_of(double mean_magnitude);
-/* The same for a row whose neighbouring tokens' correlation is known, sum of s[t] s[t-1] over sum of s[t]^2 with s = symbol - 128: such rows are coded better by
- * themselves. */
+/* A row's class, a fixed rule, from its mean magnitude, mean of |symbol - 128| over calibration, and from the
+ * correlation of neighbouring tokens, sum of s[t] s[t-1] over sum of s[t]^2 with s = symbol - 128; 0: not known.
+ * Correlated rows are coded better by themselves. */
 uint8_t kni_rans_class_of_row(double mean_magnitude, double lag_one);
 /* Of an exponent row, which resembles the row above more than the token before. */
 uint8_t kni_rans_class_of_exponents(double mean_magnitude);

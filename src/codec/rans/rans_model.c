@@ -42,11 +42,6 @@ static uint8_t class_of(double mean_magnitude, enum kind kind)
     return (uint8_t)(kind * SPREADS + (unsigned)(c < 0 ? 0 : c > last ? last : c));
 }
 
-uint8_t kni_rans_class_of(double mean_magnitude)
-{
-    return class_of(mean_magnitude, KIND_PLAIN);
-}
-
 uint8_t kni_rans_class_of_row(double mean_magnitude, double lag_one)
 {
     return class_of(mean_magnitude, lag_one < 0.2 ? KIND_PLAIN : lag_one < 0.4 ? KIND_SMOOTH : KIND_SMOOTHER);

@@ -147,20 +147,11 @@ static void forbidden_allocations_abort(void **state)
     assert_int_equal(child_status(2, 2), 0);
 }
 
-static void tags_have_names(void **state)
-{
-    (void)state;
-    for (int i = 0; i <= KNI_ALLOC_TAG_COUNT; i++)
-        for (int j = 0; j < i; j++)
-            assert_string_not_equal(kni_alloc_tag_name((enum kni_alloc_tag)i), kni_alloc_tag_name((enum kni_alloc_tag)j));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_aligned_and_usable), cmocka_unit_test(counters_follow), cmocka_unit_test(realloc_keeps_the_content),
         cmocka_unit_test(products_are_checked), cmocka_unit_test(the_nth_allocation_fails), cmocka_unit_test(forbidden_allocations_abort),
-        cmocka_unit_test(tags_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

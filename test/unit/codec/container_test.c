@@ -6,6 +6,7 @@
 #include "unit/codec/codec_support.h"
 
 #include "base/le.h"
+#include "support/refresh_checksums.h"
 
 static void make(struct pool *pool, void **data, size_t *n)
 {
@@ -126,7 +127,7 @@ static void lies_under_checksum(void **state)
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         memcpy(copy, data, n);
         kni_le32_put(copy + lies[i].at, lies[i].value);
-        kni_container_refresh_checksums(copy, n);
+        kn_refresh_checksums(copy, n);
         struct kn_err err = {0};
         struct kni_chunk_meta have;
         enum kn_status s = kni_chunk_read_meta(copy, n, &have, &err);
@@ -151,24 +152,24 @@ static void wrong_sections(void **state)
     for (int field = 0; field < 8; field += 4) { /* kind, index */
         uint32_t was = kni_le32_get(b + 128 + field);
         kni_le32_put(b + 128 + field, was + 1);
-        kni_container_refresh_checksums(data, n);
+        kn_refresh_checksums(data, n);
         assert_int_equal(kni_chunk_verify(data, n, NULL), KN_OK);
         assert_int_equal(kni_chunk_restore(codec, data, n, &m, &pool.view, NULL), KN_E_FORMAT);
         kni_le32_put(b + 128 + field, was);
     }
     for (int at = 96; at < 116; at += 4) { /* tiling, which exact does not have */
         kni_le32_put(b + at, 8);
-        kni_container_refresh_checksums(data, n);
+        kn_refresh_checksums(data, n);
         assert_int_equal(kni_chunk_restore(codec, data, n, &m, &pool.view, NULL), KN_E_FORMAT);
         kni_le32_put(b + at, 0);
     }
     for (int at = 94; at < 96; at++) { /* layout, backend: from a newer writer, so a miss */
         b[at] += 40;
-        kni_container_refresh_checksums(data, n);
+        kn_refresh_checksums(data, n);
         assert_int_equal(kni_chunk_restore(codec, data, n, &m, &pool.view, NULL), KN_E_MISMATCH);
         b[at] = (uint8_t)(b[at] - 40);
     }
-    kni_container_refresh_checksums(data, n);
+    kn_refresh_checksums(data, n);
     assert_int_equal(kni_chunk_restore(codec, data, n, &m, &pool.view, NULL), KN_OK);
     kni_codec_close(&codec);
     kni_free(data);
@@ -223,13 +224,6 @@ static void names(void **state)
     assert_string_equal(kni_preset_name(KN_PRESET_TILES), "tiles");
     assert_string_equal(kni_preset_name(KN_PRESET_SMALL), "small");
     assert_string_equal(kni_preset_name((enum kn_preset)6), "unknown");
-    assert_int_equal(kni_preset_from_name("exact"), KN_PRESET_EXACT);
-    assert_int_equal(kni_preset_from_name("tiles"), KN_PRESET_TILES);
-    assert_int_equal(kni_preset_from_name("fine"), KN_PRESET_FINE);
-    assert_int_equal(kni_preset_from_name("medium"), KN_PRESET_MEDIUM);
-    assert_int_equal(kni_preset_from_name("spectral"), KN_PRESET_DEFAULT);
-    assert_int_equal(kni_preset_from_name(""), KN_PRESET_DEFAULT);
-    assert_int_equal(kni_preset_from_name(NULL), KN_PRESET_DEFAULT);
     assert_int_equal(kni_backend_of(KN_PRESET_EXACT, KN_BACKEND_HEVC), KNI_BACKEND_ID_RANS);
     assert_int_equal(kni_backend_of(KN_PRESET_TILES, KN_BACKEND_RANS), KNI_BACKEND_ID_HEVC);
     assert_int_equal(kni_backend_of(KN_PRESET_MEDIUM, KN_BACKEND_DEFAULT), KNI_BACKEND_ID_RANS);

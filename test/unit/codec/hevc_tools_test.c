@@ -8,6 +8,7 @@
 #include "base/le.h"
 #include "codec/hevc/hevc_encode.h"
 #include "codec/hevc/hevc_syntax.h"
+#include "support/refresh_checksums.h"
 
 enum { TOKENS = 32, AT_TOOLS = 116 };
 
@@ -74,12 +75,12 @@ static void header_says(void **state)
         }
         if (cases[i].tools) { /* the streams use what the header does not name */
             kni_le32_put(b + AT_TOOLS, cases[i].tools & ~1u);
-            kni_container_refresh_checksums(data, n);
+            kn_refresh_checksums(data, n);
             assert_int_equal(restore(data, n, &pool, &err), KN_E_FORMAT);
             assert_non_null(strstr(err.text, "tools"));
         }
         kni_le32_put(b + AT_TOOLS, 16); /* a tool of a later time */
-        kni_container_refresh_checksums(data, n);
+        kn_refresh_checksums(data, n);
         assert_int_equal(restore(data, n, &pool, &err), KN_E_MISMATCH);
         assert_non_null(strstr(err.text, "tools 0x10"));
         kni_free(data);
@@ -95,15 +96,16 @@ static void bad_options(void **state)
     static const struct kn_hevc_opts bad[] = {{.encoder = (enum kn_hevc_encoder)4}, {.encoder = (enum kn_hevc_encoder)-1}, {.tools = (enum kn_hevc_tools)3}, {.n_slices = 65}};
     struct pool pool = pool_make(1, 1, 64, KN_KV_TYPE_F16, TOKENS);
     struct kni_chunk_meta m = test_meta(&pool, 0, TOKENS);
+    size_t n_bytes;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct kni_codec *codec;
         struct kn_err err = {0};
         struct kni_codec_opts opts = {.preset = KN_PRESET_TILES, .hevc = bad[i]};
         assert_int_equal(kni_codec_open(&codec, &opts, &err), KN_E_ARG);
         assert_true(err.text[0] && !codec);
-        assert_int_equal(kni_codec_check(&opts, &m, &err), KN_E_ARG);
+        assert_int_equal(kni_codec_working_estimate(&opts, &m, &n_bytes, &err), KN_E_ARG);
         opts.preset = KN_PRESET_EXACT; /* has no video */
-        assert_int_equal(kni_codec_check(&opts, &m, &err), KN_OK);
+        assert_int_equal(kni_codec_working_estimate(&opts, &m, &n_bytes, &err), KN_OK);
     }
     pool_free(&pool);
 }

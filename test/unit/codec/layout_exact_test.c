@@ -12,6 +12,7 @@
 #include "codec/container.h"
 #include "codec/layout.h"
 #include "support/cpu_levels.h"
+#include "support/refresh_checksums.h"
 
 static void shape(uint32_t n_layer, uint32_t n_kv_head, uint32_t d_head, enum kn_kv_type type, bool smooth)
 {
@@ -281,14 +282,14 @@ static void hostile_sections(void **state)
             continue;
         memcpy(bad, data, n_bytes);
         kni_le32_put(part, wrong[i]);
-        kni_container_refresh_checksums(bad, n_bytes);
+        kn_refresh_checksums(bad, n_bytes);
         assert_int_equal(kni_chunk_restore(codec, bad, n_bytes, &m, &pool.view, &err), KN_E_FORMAT);
     }
     uint32_t n_refused = 0;
     for (size_t at = header; at < n_bytes; at++) { /* every byte of every section */
         memcpy(bad, data, n_bytes);
         bad[at] ^= (uint8_t)(1 + test_random() % 255);
-        kni_container_refresh_checksums(bad, n_bytes);
+        kn_refresh_checksums(bad, n_bytes);
         enum kn_status s = kni_chunk_restore(codec, bad, n_bytes, &m, &pool.view, &err);
         assert_true(s == KN_OK || s == KN_E_FORMAT);
         n_refused += s != KN_OK;

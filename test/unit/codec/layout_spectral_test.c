@@ -9,6 +9,7 @@
 #include "base/le.h"
 #include "codec/layout.h"
 #include "codec/spectral_state.h"
+#include "support/refresh_checksums.h"
 
 static const enum kn_preset presets[] = {KN_PRESET_FINE, KN_PRESET_MEDIUM, KN_PRESET_SMALL};
 
@@ -197,7 +198,7 @@ static void damage(enum kn_backend backend)
         assert_non_null(copy);
         memcpy(copy, b.data, b.n);
         copy[test_random() % b.n] ^= (uint8_t)(1u << test_random() % 8);
-        kni_container_refresh_checksums(copy, b.n);
+        kn_refresh_checksums(copy, b.n);
         enum kn_status s = restore(&b, copy, b.n, &err);
         assert_true(s == KN_OK || s == KN_E_FORMAT || s == KN_E_MISMATCH);
         refused += s != KN_OK;
@@ -243,7 +244,7 @@ static void damaged_order(void **state)
         copy[begin + i] ^= (uint8_t)(1 + test_random() % 255);
         assert_int_equal(restore(&b, copy, b.n, &err), KN_E_FORMAT);
         assert_non_null(strstr(err.text, "checksum"));
-        kni_container_refresh_checksums(copy, b.n);
+        kn_refresh_checksums(copy, b.n);
         enum kn_status s = restore(&b, copy, b.n, &err);
         assert_true(s == KN_OK || s == KN_E_FORMAT);
         n_refused += s != KN_OK;
@@ -272,14 +273,14 @@ static void sections_that_lie(void **state)
             for (uint32_t field = 0; field < 8; field += 4) { /* kind, index */
                 memcpy(copy, b.data, b.n);
                 copy[128 + 32 * i + field] ^= 1;
-                kni_container_refresh_checksums(copy, b.n);
+                kn_refresh_checksums(copy, b.n);
                 assert_int_equal(restore(&b, copy, b.n, &err), KN_E_FORMAT);
                 assert_non_null(strstr(err.text, "expected kind"));
             }
         for (uint32_t at = 96; at < 116; at += 4) { /* tiling */
             memcpy(copy, b.data, b.n);
             copy[at + 1] ^= 1;
-            kni_container_refresh_checksums(copy, b.n);
+            kn_refresh_checksums(copy, b.n);
             assert_int_equal(restore(&b, copy, b.n, &err), KN_E_FORMAT);
         }
         for (int longer = 0; longer < 2; longer++) /* each section a byte shorter or longer than what is in it */
@@ -294,7 +295,7 @@ static void sections_that_lie(void **state)
                 for (uint32_t k = i + 1; k < n_sections; k++)
                     kni_le64_put(copy + 128 + 32 * k + 8, kni_le64_get(copy + 128 + 32 * k + 8) + (longer ? 1u : UINT64_MAX));
                 kni_le64_put(copy + 16, n);
-                kni_container_refresh_checksums(copy, n);
+                kn_refresh_checksums(copy, n);
                 if (restore(&b, copy, n, &err) != KN_E_FORMAT)
                     fail_msg("backend %d: section %u may be %s", (int)backend, i, longer ? "longer" : "shorter");
             }
@@ -308,7 +309,7 @@ static void sections_that_lie(void **state)
             kni_le64_put(copy + 16, end - cut);
             for (uint32_t k = 0; k < n_sections - gone; k++)
                 kni_le64_put(copy + 128 + 32 * k + 8, kni_le64_get(copy + 128 + 32 * k + 8) - cut);
-            kni_container_refresh_checksums(copy, end - cut);
+            kn_refresh_checksums(copy, end - cut);
             assert_int_equal(kni_chunk_verify(copy, end - cut, &err), KN_OK);
             assert_int_equal(restore(&b, copy, end - cut, &err), KN_E_FORMAT);
             assert_non_null(strstr(err.text, gone == 1 ? "part" : "sections"));
@@ -340,23 +341,23 @@ static void misses(void **state)
     assert_int_equal(restore(&b, b.data, b.n, &err), KN_E_MISMATCH);
     assert_non_null(strstr(err.text, hex));
     memcpy(b.data + 40, other->id, 16); /* a header that lies about its profile: rubbish or an error, both within bounds */
-    kni_container_refresh_checksums(b.data, b.n);
+    kn_refresh_checksums(b.data, b.n);
     enum kn_status s = restore(&b, b.data, b.n, &err);
     assert_true(s == KN_OK || s == KN_E_FORMAT);
     kni_codec_close(&b.codec);
     b.codec = right;
     memcpy(b.m.profile, b.p->id, 16);
     memcpy(b.data + 40, b.p->id, 16);
-    kni_container_refresh_checksums(b.data, b.n);
+    kn_refresh_checksums(b.data, b.n);
     b.data[93] = KN_PRESET_EXACT; /* a preset that does not go with the layout */
-    kni_container_refresh_checksums(b.data, b.n);
+    kn_refresh_checksums(b.data, b.n);
     assert_int_equal(restore(&b, b.data, b.n, &err), KN_E_MISMATCH);
     b.data[93] = KN_PRESET_SMALL; /* another preset's rows */
-    kni_container_refresh_checksums(b.data, b.n);
+    kn_refresh_checksums(b.data, b.n);
     s = restore(&b, b.data, b.n, &err);
     assert_true(s == KN_OK || s == KN_E_FORMAT);
     b.data[93] = KN_PRESET_MEDIUM;
-    kni_container_refresh_checksums(b.data, b.n);
+    kn_refresh_checksums(b.data, b.n);
     assert_int_equal(restore(&b, b.data, b.n, &err), KN_OK);
     struct kni_chunk_meta m = b.m;
     m.kv.type = KN_KV_TYPE_BF16; /* a pool of the other type */
@@ -374,33 +375,34 @@ static void bad_options(void **state)
     struct bed b = bed_open(KN_BACKEND_RANS);
     struct kni_codec *codec;
     struct kn_err err = {0};
+    size_t n_bytes;
     memset(b.m.profile, 0, 16);
     for (int i = 0; i < 3; i++) {
         struct kni_codec_opts o = {.preset = presets[i]};
         assert_int_equal(kni_codec_open(&codec, &o, &err), KN_E_ARG);
         assert_null(codec);
         assert_non_null(strstr(err.text, "kinema profile build"));
-        assert_int_equal(kni_codec_check(&o, &b.m, &err), KN_E_ARG);
+        assert_int_equal(kni_codec_working_estimate(&o, &b.m, &n_bytes, &err), KN_E_ARG);
         assert_non_null(strstr(err.text, kni_preset_name(presets[i])));
     }
     struct kni_codec_opts o = {.preset = KN_PRESET_SMALL, .profile = b.p};
-    assert_int_equal(kni_codec_check(&o, &b.m, &err), KN_OK);
+    assert_int_equal(kni_codec_working_estimate(&o, &b.m, &n_bytes, &err), KN_OK);
     struct kni_chunk_meta m = b.m;
     m.fingerprint[3] ^= 1;
-    assert_int_equal(kni_codec_check(&o, &m, &err), KN_E_MISMATCH);
+    assert_int_equal(kni_codec_working_estimate(&o, &m, &n_bytes, &err), KN_E_MISMATCH);
     m = b.m;
     m.kv.n_layer = 5;
-    assert_int_equal(kni_codec_check(&o, &m, &err), KN_E_MISMATCH);
+    assert_int_equal(kni_codec_working_estimate(&o, &m, &n_bytes, &err), KN_E_MISMATCH);
     m = b.m;
     m.profile[0] = (uint8_t)(b.p->id[0] + 1);
-    assert_int_equal(kni_codec_check(&o, &m, &err), KN_E_MISMATCH);
+    assert_int_equal(kni_codec_working_estimate(&o, &m, &n_bytes, &err), KN_E_MISMATCH);
     o.backend = (enum kn_backend)3;
     assert_int_equal(kni_codec_open(&codec, &o, &err), KN_E_ARG);
     assert_non_null(strstr(err.text, "backend 3"));
     static const uint32_t bad[] = {16, 63, 100, 1040};
     for (int i = 0; i < 4; i++) {
         o = (struct kni_codec_opts){.preset = KN_PRESET_FINE, .profile = b.p, .backend = KN_BACKEND_HEVC, .tokens_per_picture = bad[i]};
-        assert_int_equal(kni_codec_check(&o, &b.m, &err), KN_E_ARG);
+        assert_int_equal(kni_codec_working_estimate(&o, &b.m, &n_bytes, &err), KN_E_ARG);
         assert_non_null(strstr(err.text, "tokens a picture"));
     }
     bed_close(&b);

@@ -5,6 +5,7 @@
  * untouched. Damage, values that are not finite, missing plugin and missing memory give clean errors.
  */
 #include "base/cpu.h"
+#include "support/refresh_checksums.h"
 #include "unit/codec/codec_support.h"
 
 #include <stdio.h>
@@ -201,7 +202,7 @@ static void damage(void **state)
         assert_non_null(copy);
         memcpy(copy, data, n);
         copy[test_random() % n] ^= (uint8_t)(1u << test_random() % 8);
-        kni_container_refresh_checksums(copy, n);
+        kn_refresh_checksums(copy, n);
         struct kn_err err = {0};
         enum kn_status s = kni_chunk_restore(codec, copy, n, &m, &pool.view, &err);
         assert_true(s == KN_OK || s == KN_E_FORMAT || s == KN_E_MISMATCH);

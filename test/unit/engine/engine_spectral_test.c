@@ -10,6 +10,7 @@
 
 #include "codec/container.h"
 #include "support/engine_bed.h"
+#include "support/refresh_checksums.h"
 #include "support/tiny_profile.h"
 
 #define N_PROMPT 100u
@@ -309,7 +310,7 @@ static void bad_chunks_are_misses(void **state)
             buf.data[40] ^= 1; /* profile id */
         else
             memset(buf.data + buf.n_bytes - 400, 0xff, 400);
-        kni_container_refresh_checksums(buf.data, buf.n_bytes);
+        kn_refresh_checksums(buf.data, buf.n_bytes);
         assert_int_equal(kni_store_drop(store, key, NULL, NULL), KN_OK);
         assert_int_equal(kni_store_put(store, key, &m, buf.data, buf.n_bytes, NULL), KN_OK);
         kni_store_buf_fini(&buf);

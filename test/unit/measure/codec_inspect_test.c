@@ -16,6 +16,7 @@
 #include "base/le.h"
 #include "codec/container.h"
 #include "kinema/codec.h"
+#include "support/refresh_checksums.h"
 
 static uint8_t *read_seed(const char *name, size_t *n_bytes)
 {
@@ -128,17 +129,17 @@ static void tables_that_lie(void **state)
     static const uint32_t counts[] = {0, 1, 3, 5, 1000, 0x40000000, UINT32_MAX}, sizes[] = {0, 1, 5000, UINT32_MAX};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         kni_le32_put(table, counts[i]);
-        kni_container_refresh_checksums(bytes, n);
+        kn_refresh_checksums(bytes, n);
         assert_int_equal(look(bytes, n, &s, &err), KN_E_FORMAT);
     }
     kni_le32_put(table, n_units);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         kni_le32_put(table + 4, sizes[i]);
-        kni_container_refresh_checksums(bytes, n);
+        kn_refresh_checksums(bytes, n);
         assert_int_equal(look(bytes, n, &s, &err), KN_E_FORMAT);
     }
     kni_le32_put(table + 4, first);
-    kni_container_refresh_checksums(bytes, n);
+    kn_refresh_checksums(bytes, n);
     assert_int_equal(look(bytes, n, &s, &err), KN_OK);
     bytes[n - 1] ^= 1; /* a checksum finds it */
     assert_int_equal(look(bytes, n, &s, &err), KN_E_FORMAT);
