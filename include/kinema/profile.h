@@ -6,7 +6,7 @@
 #ifndef KINEMA_PROFILE_H
 #define KINEMA_PROFILE_H
 
-#include "engine.h"
+#include "model.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -23,7 +23,7 @@
 #ifndef KINEMA_VIDEO_H
 #define KINEMA_VIDEO_H
 
-#include "engine.h"
+#include "types.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "kinema/model.h"
 
 void kni_answer_init(struct kni_answer *answer, const struct kn_model *model, char *const *stops, uint32_t n_stops)
 {

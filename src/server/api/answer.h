@@ -10,8 +10,13 @@
 #ifndef KNI_SERVER_ANSWER_H
 #define KNI_SERVER_ANSWER_H
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include "base/buf.h"
-#include "kinema/model.h"
+
+struct kn_model;
 
 struct kni_answer {
     const struct kn_model *model;

@@ -9,9 +9,9 @@
 #ifndef KNI_SERVER_PARAMS_H
 #define KNI_SERVER_PARAMS_H
 
-#include "kinema/model.h"
-#include "server/loop/call.h"
+#include "kinema/types.h"
 #include "server/api/parse_budget.h"
+#include "server/loop/call.h"
 
 #define KNI_PARAMS_MAX_STOPS 16u
 #define KNI_PARAMS_MAX_STOP_BYTES 256u
