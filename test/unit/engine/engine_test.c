@@ -12,8 +12,6 @@
 
 #include "base/alloc.h"
 #include "device/kv_view.h"
-#include "kernel/kernels.h"
-#include "support/cpu_levels.h"
 #include "support/engine_bed.h"
 
 static struct kn_model *model;
@@ -100,30 +98,6 @@ static void test_bad_engine_options(void **state)
     assert_int_equal(kn_engine_open(&e, NULL, &o, NULL), KN_E_ARG);
     kn_engine_close(&e);
     kn_engine_close(NULL);
-}
-
-/* The level is that of the kernels, stays the engine's when another one opens, and is never above what was asked for: here, and on every
- * machine with fewer flags. */
-static void test_cpu_level(void **state)
-{
-    (void)state;
-    for (unsigned set = 0; set < cpu_sets_count(N_CPU_SETS); set++) {
-        kni_cpu_pretend(cpu_sets[set]);
-        const enum kn_cpu_level has = kni_kernels_level(cpu_sets[set]);
-        struct kn_engine *e[4];
-        for (unsigned i = 0; i < 4; i++) { /* limits ref, AVX2, AVX-512, none */
-            struct kn_engine_opts o = {.size = sizeof o, .n_threads = 1, .cpu_level_max_plus_1 = (i + 1) % 4};
-            assert_int_equal(kn_engine_open(&e[i], model, &o, NULL), KN_OK);
-            assert_int_equal(kni_cpu_flags(), cpu_sets[set]); /* the others' level, and the process's, is as before */
-        }
-        for (unsigned i = 0; i < 4; i++) {
-            struct kn_engine_stats s = {.size = sizeof s};
-            kn_engine_get_stats(e[i], &s);
-            assert_int_equal(s.cpu_level, i < (unsigned)has ? i : (unsigned)has);
-            kn_engine_close(&e[i]);
-        }
-    }
-    kni_cpu_pretend(UINT32_MAX);
 }
 
 /* Settings that no chunk could be coded with are refused at open, before the store's folder is made. */
@@ -582,7 +556,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_engine_options),
-        cmocka_unit_test(test_cpu_level), cmocka_unit_test(test_bad_codec_options), cmocka_unit_test(test_store_that_cannot_be_opened),
+        cmocka_unit_test(test_bad_codec_options), cmocka_unit_test(test_store_that_cannot_be_opened),
         cmocka_unit_test(test_bad_requests),
         cmocka_unit_test(test_events_and_stats),
         cmocka_unit_test(test_stop_token_ends_the_answer),
