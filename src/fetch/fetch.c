@@ -78,7 +78,6 @@ void kni_fetcher_free(struct kni_fetcher *f)
     if (f->opts.profile)
         kni_profile_close(&f->opts.profile);
     pthread_cond_destroy(&f->ended);
-    pthread_cond_destroy(&f->restored);
     pthread_cond_destroy(&f->news);
     pthread_cond_destroy(&f->publish);
     pthread_cond_destroy(&f->work);
@@ -213,7 +212,6 @@ enum kn_status kni_fetcher_open_on(struct kni_fetcher **out, const struct kni_fe
     pthread_cond_init(&f->work, &attr);
     pthread_cond_init(&f->publish, &attr);
     pthread_cond_init(&f->news, &attr);
-    pthread_cond_init(&f->restored, &attr);
     pthread_cond_init(&f->ended, &attr);
     pthread_condattr_destroy(&attr);
     uint32_t n_threads = f->n_workers + 1 + f->n_publishers; /* with the keeper */
@@ -394,11 +392,6 @@ enum kn_status kni_fetch_extend(struct kni_fetch *job, const struct kni_kv_view 
     return s;
 }
 
-enum kn_status kni_fetch_start(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t n_tokens)
-{
-    return job->table ? KN_E_STATE : kni_fetch_extend(job, view, n_tokens, false);
-}
-
 void kni_fetch_poll(struct kni_fetch *job, struct kni_fetch_progress *out)
 {
     struct kni_fetcher *f = job->fetcher;
@@ -424,21 +417,6 @@ static void detach(struct kni_fetch *job)
         link = &(*link)->next;
     *link = job->next;
     kni_fetch_unref(job); /* a worker in the middle of a lookup or a download still holds one */
-}
-
-void kni_fetch_end(struct kni_fetch **fetch)
-{
-    if (!fetch || !*fetch)
-        return;
-    struct kni_fetch *job = *fetch;
-    struct kni_fetcher *f = job->fetcher;
-    pthread_mutex_lock(&f->lock);
-    job->cancelled = true;
-    while (job->n_restoring)
-        pthread_cond_wait(&f->restored, &f->lock);
-    detach(job);
-    pthread_mutex_unlock(&f->lock);
-    *fetch = NULL;
 }
 
 bool kni_fetch_try_end(struct kni_fetch **fetch)

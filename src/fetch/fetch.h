@@ -6,8 +6,7 @@
  *   publish:  blocks -> encode -> put chunk -> put manifest entry (last), in the background
  *
  * The owner thread (the engine's) begins, polls and ends; workers inside do the rest and talk through small rings. Nothing
- * here blocks the owner except kni_fetch_end (waits until no worker writes into the job's blocks; kni_fetch_try_end does not)
- * and the flush.
+ * here blocks the owner except the flush.
  * A failed, late or refused chunk ends the job there: what arrived in order counts, the rest is recomputed by the caller.
  */
 #ifndef KNI_FETCH_FETCH_H
@@ -52,7 +51,7 @@ void kni_fetcher_close(struct kni_fetcher **fetcher);
 
 enum kni_fetch_state {
     KNI_FETCH_STATE_LOOKUP,  /* asking the store */
-    KNI_FETCH_STATE_READY,   /* n_wanted is known; waits for kni_fetch_start */
+    KNI_FETCH_STATE_READY,   /* n_wanted is known; waits for kni_fetch_extend */
     KNI_FETCH_STATE_RUNNING,
     KNI_FETCH_STATE_DONE     /* n_restored is final; 0 when nothing was there */
 };
@@ -70,17 +69,14 @@ struct kni_fetch_progress {
  * this prompt. Only whole chunks below n_tokens count, and at least one token is left to the engine. Copies tokens. */
 enum kn_status kni_fetch_begin(struct kni_fetch **out, struct kni_fetcher *fetcher, const int32_t *tokens, uint32_t n_tokens,
                                uint32_t first_token, const char *salt);
-/* view: blocks for positions 0..n_tokens of the job are there and writable beyond first_token; its table is copied. Fetches
- * at most up to n_tokens (less than n_wanted when the engine could not reserve all). */
-enum kn_status kni_fetch_start(struct kni_fetch *fetch, const struct kni_kv_view *view, uint32_t n_tokens);
-/* As kni_fetch_start, but block by block: starts a READY job, or moves the end of a RUNNING one further, never back. The view
- * begins with the blocks that earlier ones had. more: the owner may come back with further blocks, so the job is not DONE when
- * it has restored all it may; a call without more ends that, also with n_tokens of 0. The deadline goes on while a job waits for
- * blocks. Allocates only for a READY job. KN_E_STATE when the job is DONE. */
+/* Starts a READY job, or moves the end of a RUNNING one further, never back. view: blocks for positions 0..n_tokens of
+ * the job are there and writable beyond first_token, and begin with the blocks that earlier views had; its table is
+ * copied. Fetches at most up to n_tokens (less than n_wanted when the engine could not reserve all). more: the owner
+ * may come back with further blocks, so the job is not DONE when it has restored all it may; a call without more ends
+ * that, also with n_tokens of 0. The deadline goes on while a job waits for blocks. Allocates only for a READY job.
+ * KN_E_STATE when the job is DONE. */
 enum kn_status kni_fetch_extend(struct kni_fetch *fetch, const struct kni_kv_view *view, uint32_t n_tokens, bool more);
 void kni_fetch_poll(struct kni_fetch *fetch, struct kni_fetch_progress *out);
-/* Cancels if still running, waits for its workers, frees. */
-void kni_fetch_end(struct kni_fetch **fetch);
 /* Cancels, and ends the job if no worker writes into its blocks: true, *fetch is NULL. False: they must stay untouched until a
  * later call is true; its end is news for kni_fetcher_wait. */
 bool kni_fetch_try_end(struct kni_fetch **fetch);

@@ -179,7 +179,7 @@ static void run_chunk(struct worker *w, struct kni_fetch *job, uint32_t chunk)
     pthread_mutex_lock(&f->lock);
     wanted = job->state == KNI_FETCH_STATE_RUNNING && !job->cut && !job->cancelled && chunk < job->end_chunk && kni_now_ns() < job->deadline_ns;
     job->n_bytes += s ? 0 : w->buf.n_bytes;
-    job->n_restoring += wanted; /* from here on kni_fetch_end waits for us */
+    job->n_restoring += wanted; /* from here on kni_fetch_try_end refuses */
     pthread_mutex_unlock(&f->lock);
     if (wanted && !s)
         s = restore(w, job, chunk, &err);
@@ -201,7 +201,6 @@ static void run_chunk(struct worker *w, struct kni_fetch *job, uint32_t chunk)
             job->chunks[chunk].restored = true;
         while (job->n_prefix < job->end_chunk && job->chunks[job->n_prefix].restored)
             job->n_prefix++;
-        pthread_cond_broadcast(&f->restored);
     }
     kni_fetch_settle(job, kni_now_ns());
     kni_fetcher_tell(f);

@@ -107,7 +107,6 @@ struct kni_fetcher {
     pthread_cond_t work;     /* for workers and the keeper: a job has something to do, or the store has begun to fail */
     pthread_cond_t publish;  /* for publishers: queue, flush, or the workers fell idle */
     pthread_cond_t news;     /* for the owner: something finished */
-    pthread_cond_t restored; /* for kni_fetch_end: a restore ended */
     pthread_cond_t ended;    /* for the closer: a thread has ended */
     bool stopping, abandoned; /* abandoned: the closer has gone, the last thread frees everything */
     uint32_t n_alive;        /* threads */

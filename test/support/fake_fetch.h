@@ -170,11 +170,6 @@ enum kn_status kni_fetch_extend(struct kni_fetch *job, const struct kni_kv_view 
     return KN_OK;
 }
 
-enum kn_status kni_fetch_start(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t n_tokens)
-{
-    return kni_fetch_extend(job, view, n_tokens, false);
-}
-
 /* What a refused or interrupted chunk leaves behind. */
 static void kn_fake_rubbish(struct kni_fetch *job)
 {
@@ -215,17 +210,6 @@ void kni_fetch_poll(struct kni_fetch *job, struct kni_fetch_progress *out)
     *out = job->p;
 }
 
-void kni_fetch_end(struct kni_fetch **fetch)
-{
-    struct kni_fetch *job = *fetch;
-    if (!job)
-        return;
-    job->fetcher->n_jobs--;
-    free(job->ids);
-    free(job);
-    *fetch = NULL;
-}
-
 bool kni_fetch_try_end(struct kni_fetch **fetch)
 {
     struct kni_fetch *job = *fetch;
@@ -233,7 +217,10 @@ bool kni_fetch_try_end(struct kni_fetch **fetch)
         kn_fake_rubbish(job);
         return false;
     }
-    kni_fetch_end(fetch);
+    job->fetcher->n_jobs--;
+    free(job->ids);
+    free(job);
+    *fetch = NULL;
     return true;
 }
 

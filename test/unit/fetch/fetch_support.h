@@ -327,6 +327,22 @@ static inline struct kni_fetch_progress await_past(struct kni_fetcher *f, struct
     return p;
 }
 
+/* Starts a READY job with all the blocks that it will get. */
+static inline enum kn_status fetch_start(struct kni_fetch *job, const struct kni_kv_view *view, uint32_t n_tokens)
+{
+    struct kni_fetch_progress p;
+    kni_fetch_poll(job, &p);
+    return p.state == KNI_FETCH_STATE_READY ? kni_fetch_extend(job, view, n_tokens, false) : KN_E_STATE;
+}
+
+/* Cancels if still running, waits for its workers, frees. NULL is fine. */
+static inline void fetch_end(struct kni_fetch **job)
+{
+    const struct timespec nap = {.tv_nsec = 200000};
+    while (*job && !kni_fetch_try_end(job))
+        nanosleep(&nap, NULL);
+}
+
 /* Begin, start, run to the end. */
 static inline struct kni_fetch_progress fetch_all(struct kni_fetcher *f, const int32_t *tokens, uint32_t n, uint32_t first, const char *salt, const struct test_pool *into)
 {
@@ -335,10 +351,10 @@ static inline struct kni_fetch_progress fetch_all(struct kni_fetcher *f, const i
     struct kni_fetch_progress p = await_past(f, job, KNI_FETCH_STATE_LOOKUP);
     if (p.state == KNI_FETCH_STATE_READY) {
         assert_true(p.n_wanted > first && p.n_wanted < n);
-        assert_int_equal(kni_fetch_start(job, &into->view, p.n_wanted), KN_OK);
+        assert_int_equal(fetch_start(job, &into->view, p.n_wanted), KN_OK);
         p = await_past(f, job, KNI_FETCH_STATE_RUNNING);
     }
-    kni_fetch_end(&job);
+    fetch_end(&job);
     assert_null(job);
     return p;
 }

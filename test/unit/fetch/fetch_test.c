@@ -67,7 +67,7 @@ static void one_token_is_always_left(void **state)
             assert_int_equal(p.n_wanted, most > first ? most : first);
             assert_int_equal(p.state, most > first ? KNI_FETCH_STATE_READY : KNI_FETCH_STATE_DONE);
             assert_int_equal(p.n_restored, first);
-            kni_fetch_end(&job);
+            fetch_end(&job);
         }
     struct kni_fetch *job = NULL;
     assert_int_equal(kni_fetch_begin(&job, f, prompt, 5, 6, "a"), KN_E_ARG);
@@ -94,8 +94,8 @@ static void chunks_count_in_order(void **state)
         struct kni_fetch_progress p = await_past(f, job, KNI_FETCH_STATE_LOOKUP);
         assert_int_equal(p.n_wanted, N_CHUNKS * CHUNK);
         uint32_t limit = p.n_wanted - round * 17; /* not always whole chunks, not always all */
-        assert_int_equal(kni_fetch_start(job, &into.view, limit), KN_OK);
-        assert_int_equal(kni_fetch_start(job, &into.view, limit), KN_E_STATE);
+        assert_int_equal(fetch_start(job, &into.view, limit), KN_OK);
+        assert_int_equal(fetch_start(job, &into.view, limit), KN_E_STATE);
         uint32_t before = 0;
         do {
             kni_fetch_poll(job, &p);
@@ -104,7 +104,7 @@ static void chunks_count_in_order(void **state)
             before = p.n_restored;
         } while (p.state != KNI_FETCH_STATE_DONE);
         assert_int_equal(before, limit / CHUNK * CHUNK);
-        kni_fetch_end(&job);
+        fetch_end(&job);
         pool_free(&into);
     }
     kni_fetcher_close(&f);
@@ -157,11 +157,11 @@ static void late_data_touches_nothing(void **state)
     assert_int_equal(kni_fetch_begin(&job, f, prompt, N, 0, "a"), KN_OK);
     struct kni_fetch_progress p = await_past(f, job, KNI_FETCH_STATE_LOOKUP);
     assert_int_equal(p.state, KNI_FETCH_STATE_READY);
-    assert_int_equal(kni_fetch_start(job, &into.view, p.n_wanted), KN_OK);
+    assert_int_equal(fetch_start(job, &into.view, p.n_wanted), KN_OK);
     p = await_past(f, job, KNI_FETCH_STATE_RUNNING); /* although chunk 3 still hangs in its download */
     assert_true(p.n_restored <= 3 * CHUNK);
     assert_true(pool_equal(&source, &into, 0, p.n_restored));
-    kni_fetch_end(&job); /* does not wait for the download either */
+    fetch_end(&job); /* does not wait for the download either */
     memset(into.host.k, 0xaa, into.n_values * 2);
     fake_release(s);
     kni_fetcher_close(&f); /* joins the worker that held the late chunk */
@@ -183,7 +183,7 @@ static void a_slow_lookup_is_cut_too(void **state)
     struct kni_fetch_progress p = await_past(f, job, KNI_FETCH_STATE_LOOKUP);
     assert_int_equal(p.state, KNI_FETCH_STATE_DONE);
     assert_int_equal(p.n_restored, 0);
-    kni_fetch_end(&job);
+    fetch_end(&job);
     fake_release(s);
     kni_fetcher_close(&f);
     pool_free(&source);
@@ -201,41 +201,41 @@ static void cancel_in_each_state(void **state)
     FAKE_SET(s, s->lookup_gate = true);
     assert_int_equal(kni_fetch_begin(&job, f, prompt, N, 0, "a"), KN_OK);
     fake_await_waiting(s, 1);
-    kni_fetch_end(&job);
+    fetch_end(&job);
     /* in LOOKUP, not yet asked: both workers hang */
     struct kni_fetch *more[3] = {NULL};
     for (int i = 0; i < 3; i++)
         assert_int_equal(kni_fetch_begin(&more[i], f, prompt, N, 0, "a"), KN_OK);
     fake_await_waiting(s, 2);
     for (int i = 2; i >= 0; i--)
-        kni_fetch_end(&more[i]);
+        fetch_end(&more[i]);
     FAKE_SET(s, s->lookup_gate = false);
     fake_pulse(s);
     /* in READY */
     assert_int_equal(kni_fetch_begin(&job, f, prompt, N, 0, "a"), KN_OK);
     p = await_past(f, job, KNI_FETCH_STATE_LOOKUP);
     assert_int_equal(p.state, KNI_FETCH_STATE_READY);
-    kni_fetch_end(&job);
+    fetch_end(&job);
     /* in RUNNING, in the middle of a download */
     FAKE_SET(s, s->get_trouble[1] = TROUBLE_GATE);
     assert_int_equal(kni_fetch_begin(&job, f, prompt, N, 0, "a"), KN_OK);
     p = await_past(f, job, KNI_FETCH_STATE_LOOKUP);
-    assert_int_equal(kni_fetch_start(job, &into.view, p.n_wanted), KN_OK);
+    assert_int_equal(fetch_start(job, &into.view, p.n_wanted), KN_OK);
     fake_await_waiting(s, 1);
-    kni_fetch_end(&job);
+    fetch_end(&job);
     memset(into.host.k, 0xee, into.n_values * 2);
     fake_release(s);
     /* in DONE, and at any moment of RUNNING */
     for (uint32_t i = 0; i < 60; i++) {
         assert_int_equal(kni_fetch_begin(&job, f, prompt, N, 0, "a"), KN_OK);
         p = await_past(f, job, KNI_FETCH_STATE_LOOKUP);
-        assert_int_equal(kni_fetch_start(job, &into.view, p.n_wanted), KN_OK);
+        assert_int_equal(fetch_start(job, &into.view, p.n_wanted), KN_OK);
         for (uint32_t k = 0; k < i * 20; k++)
             kni_fetch_poll(job, &p);
-        kni_fetch_end(&job);
+        fetch_end(&job);
         memset(into.host.k, (int)i, into.n_values * 2); /* ours again: a race detector would see a late write */
     }
-    kni_fetch_end(&job); /* NULL is fine */
+    fetch_end(&job); /* NULL is fine */
     kni_fetcher_close(&f);
     pool_free(&source);
     pool_free(&into);
@@ -273,12 +273,12 @@ static void start_with_fewer_blocks(void **state)
         struct kni_fetch *job = NULL;
         assert_int_equal(kni_fetch_begin(&job, f, prompt, N, 0, "a"), KN_OK);
         await_past(f, job, KNI_FETCH_STATE_LOOKUP);
-        assert_int_equal(kni_fetch_start(job, &small.view, N), KN_E_ARG); /* more than its blocks hold */
-        assert_int_equal(kni_fetch_start(job, &into.view, limits[i]), KN_OK);
+        assert_int_equal(fetch_start(job, &small.view, N), KN_E_ARG); /* more than its blocks hold */
+        assert_int_equal(fetch_start(job, &into.view, limits[i]), KN_OK);
         struct kni_fetch_progress p = await_past(f, job, KNI_FETCH_STATE_RUNNING);
         assert_int_equal(p.n_restored, limits[i] / CHUNK * CHUNK);
         assert_true(pool_equal(&canary, &into, 5 * CHUNK, N));
-        kni_fetch_end(&job);
+        fetch_end(&job);
     }
     kni_fetcher_close(&f);
     pool_free(&source);
@@ -310,11 +310,11 @@ static void many_jobs_at_once(void **state)
             kni_fetch_poll(job[i], &p);
             if (p.state == KNI_FETCH_STATE_READY && !started[i]) {
                 started[i] = true;
-                assert_int_equal(kni_fetch_start(job[i], &into[i].view, p.n_wanted), KN_OK);
+                assert_int_equal(fetch_start(job[i], &into[i].view, p.n_wanted), KN_OK);
             } else if (p.state == KNI_FETCH_STATE_DONE) {
                 assert_int_equal(p.n_restored, N_CHUNKS * CHUNK);
                 assert_true(pool_equal(&source, &into[i], (uint32_t)i * 5, p.n_restored));
-                kni_fetch_end(&job[i]);
+                fetch_end(&job[i]);
                 n_done++;
             }
         }
@@ -358,11 +358,11 @@ static void allocations_may_fail(void **state)
         kni_alloc_fault_arm(n, false);
         if (kni_fetch_begin(&job, f, prompt, N, 7, "a") == KN_OK) {
             p = await_past(f, job, KNI_FETCH_STATE_LOOKUP);
-            if (p.state == KNI_FETCH_STATE_READY && kni_fetch_start(job, &into.view, p.n_wanted) == KN_OK) {
+            if (p.state == KNI_FETCH_STATE_READY && fetch_start(job, &into.view, p.n_wanted) == KN_OK) {
                 p = await_past(f, job, KNI_FETCH_STATE_RUNNING);
                 assert_true(pool_equal(&source, &into, 7, p.n_restored));
             }
-            kni_fetch_end(&job);
+            fetch_end(&job);
         }
         hit = kni_alloc_fault_hit();
         kni_alloc_fault_arm(0, false);

@@ -62,7 +62,7 @@ static void windows(void **state)
         assert_true(pool_equal(&blank, &into, end * CHUNK, N));
     }
     assert_int_equal(kni_fetch_extend(job, &into.view, N_CHUNKS * CHUNK, true), KN_E_STATE);
-    kni_fetch_end(&job);
+    fetch_end(&job);
     kni_fetcher_close(&f);
     pool_free(&source);
     pool_free(&into);
@@ -86,7 +86,7 @@ static void ends_of_windows(void **state)
     assert_int_equal(p.state, KNI_FETCH_STATE_DONE);
     assert_int_equal(p.n_restored, 4 * CHUNK);
     assert_int_equal(p.n_misses, 0);
-    kni_fetch_end(&job);
+    fetch_end(&job);
 
     FAKE_SET(s, s->get_trouble[2] = TROUBLE_CORRUPT);
     job = ready(f);
@@ -95,7 +95,7 @@ static void ends_of_windows(void **state)
     assert_int_equal(p.n_restored, 2 * CHUNK);
     assert_int_equal(kni_fetch_extend(job, &into.view, N_CHUNKS * CHUNK, true), KN_E_STATE);
     assert_true(pool_equal(&blank, &into, 4 * CHUNK, N));
-    kni_fetch_end(&job);
+    fetch_end(&job);
     kni_fetcher_close(&f);
     pool_free(&source);
     pool_free(&into);
@@ -111,7 +111,7 @@ static void try_end(void **state)
     struct fake_store *s = published(&f, 1, &source);
     FAKE_SET(s, s->get_trouble[0] = TROUBLE_GATE);
     struct kni_fetch *job = ready(f);
-    assert_int_equal(kni_fetch_start(job, &into.view, N_CHUNKS * CHUNK), KN_OK);
+    assert_int_equal(fetch_start(job, &into.view, N_CHUNKS * CHUNK), KN_OK);
     fake_await_waiting(s, 1);
     pthread_mutex_lock(&f->lock);
     job->n_restoring++; /* as a worker does in front of a restore */
@@ -142,7 +142,7 @@ static void given_up_at_random(void **state)
     published(&f, 3, &source);
     for (uint32_t i = 0; i < 300; i++) {
         struct kni_fetch *job = ready(f);
-        assert_int_equal(kni_fetch_start(job, &into.view, N_CHUNKS * CHUNK), KN_OK);
+        assert_int_equal(fetch_start(job, &into.view, N_CHUNKS * CHUNK), KN_OK);
         for (volatile uint32_t spin = 0; spin < i * 300 % 70000; spin++)
             ;
         while (!kni_fetch_try_end(&job)) {

@@ -81,7 +81,7 @@ static void a_lookup_that_hangs_costs_once(void **state)
         struct kni_fetch_progress p = await_past(f, job, KNI_FETCH_STATE_LOOKUP); /* its own short deadline */
         assert_int_equal(p.state, KNI_FETCH_STATE_DONE);
         assert_int_equal(p.n_restored, 0);
-        kni_fetch_end(&job);
+        fetch_end(&job);
         await_health(f, false, true);
         assert_int_equal(health(f).read_errors, 1);
         assert_int_equal(log_book_take(NULL, 0), 1);
@@ -118,7 +118,7 @@ static void downloads_that_hang_hold_nobody(void **state)
         assert_int_equal(kni_fetch_begin(&job[i], f, prompt, N, 0, "a"), KN_OK);
         struct kni_fetch_progress p = await_past(f, job[i], KNI_FETCH_STATE_LOOKUP);
         if (p.state == KNI_FETCH_STATE_READY) /* else this machine was so slow that the first ones have been found to hang */
-            assert_int_equal(kni_fetch_start(job[i], &pools[i]->view, p.n_wanted), KN_OK);
+            assert_int_equal(fetch_start(job[i], &pools[i]->view, p.n_wanted), KN_OK);
         else
             assert_false(health(f).read_ok);
         if (!i)
@@ -129,7 +129,7 @@ static void downloads_that_hang_hold_nobody(void **state)
         assert_int_equal(p.state, KNI_FETCH_STATE_DONE);
         assert_int_equal(p.n_restored, 0);
         assert_true(p.elapsed_ns < LONG_MS * 1000000ull);
-        kni_fetch_end(&job[i]);
+        fetch_end(&job[i]);
     }
     memset(into.host.k, 0xaa, into.n_values * 2); /* ours again */
     memset(into2.host.k, 0xaa, into.n_values * 2);
@@ -239,7 +239,7 @@ static void closing_does_not_wait_for_ever(void **state)
     assert_int_equal(kni_fetch_begin(&job, f, prompt, N, 0, "a"), KN_OK);
     await_past(f, job, KNI_FETCH_STATE_LOOKUP);
     fake_await_waiting(s, 1);
-    kni_fetch_end(&job);
+    fetch_end(&job);
     assert_int_equal(kni_publish_submit(f, prompt, N, "b", &source.view, NULL, NULL), KN_OK);
     fake_await_waiting(s, 2); /* a lookup's and a publisher's, or both the publisher's and another's */
     log_book_take(NULL, 0);
