@@ -199,8 +199,9 @@ struct kn_codec_bench_hevc_opts {
  * error but a row's exact. */
 KN_API enum kn_status kn_codec_bench_hevc(struct kn_model *model, const struct kn_codec_bench_hevc_opts *opts, struct kn_err *err);
 
-/* ---- where the bits of lossless HEVC go. What callbacks get belongs to the library, lives for the call, and may grow at
- * its end. */
+/* ---- where the bits of lossless HEVC go
+ *
+ * What callbacks get belongs to the library, lives for the call, and may grow at its end. */
 
 /* Classes of syntax elements of a slice. */
 enum kn_hevc_element {

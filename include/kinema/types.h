@@ -133,7 +133,7 @@ enum kn_stop_reason {
     KN_STOP_REASON_ERROR = 4
 };
 
-/* Told now and then during long work: what is done, in words, and how far that phase is, 0 to 1. user is the options'. */
+/* Told now and then during long work: what is done, in words, and how far that phase is, 0 to 1. user: the options'. */
 typedef void (*kn_progress_fn)(void *user, const char *phase, double done);
 
 #ifdef __cplusplus

@@ -20,12 +20,13 @@ enum kn_status kni_opts_read(void *dst, size_t dst_bytes, const void *src, const
         return kni_err_set(err, KN_E_ARG, "options are missing: give a struct %s with its size set", name);
     const size_t size = size_of(src);
     if (size < sizeof size || size > dst_bytes + KNI_OPTS_MAX_GROWTH)
-        return kni_err_set(err, KN_E_ARG, "the size of struct %s is %zu: set it to sizeof, which is %zu", name, size, dst_bytes);
+        return kni_err_set(err, KN_E_ARG, "the size of struct %s is %zu: set it to sizeof, which is %zu", name, size,
+                           dst_bytes);
     for (size_t i = dst_bytes; i < size; i++)
         if (((const unsigned char *)src)[i])
             return kni_err_set(err, KN_E_ARG,
-                               "struct %s sets byte %zu of %zu, but this library knows %zu: use a newer one, or zeros there",
-                               name, i, size, dst_bytes);
+                               "struct %s sets byte %zu of %zu, but this library knows %zu: use a newer one, or "
+                               "zeros there", name, i, size, dst_bytes);
     memcpy(dst, src, size < dst_bytes ? size : dst_bytes);
     memcpy(dst, &dst_bytes, sizeof dst_bytes);
     return KN_OK;

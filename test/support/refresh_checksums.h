@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checksums of a damaged chunk made right again (offsets: doc/format-chunk.md), so that tests and fuzzers get past them. */
+/* The checksums of a damaged chunk made right again (offsets: doc/format-chunk.md), so that tests and fuzzers get past
+ * them. */
 #ifndef KN_TEST_REFRESH_CHECKSUMS_H
 #define KN_TEST_REFRESH_CHECKSUMS_H
 

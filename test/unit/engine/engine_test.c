@@ -460,7 +460,8 @@ static void test_steps_do_not_allocate(void **state)
         kn_bed_prompt(p[i], 100, 30 + i);
         r[i] = submit(e, &(struct kn_request_opts){.tokens = p[i], .n_tokens = 100, .max_tokens = 40, .ignore_stop = true,
                                                    .sampler = KN_OPTS(kn_sampler_opts, .temperature = 1, .top_k = 20,
-                                                                      .top_p = 0.9f, .repeat_penalty = 1.2f, .seed = i)});
+                                                                      .top_p = 0.9f, .repeat_penalty = 1.2f,
+                                                                      .seed = i)});
     }
     kni_alloc_forbid_begin(); /* an allocation aborts */
     while (kn_engine_step(e) == KN_OK)

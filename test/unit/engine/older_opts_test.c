@@ -206,8 +206,8 @@ static void on_bench_hevc(void *user, const struct kn_codec_bench_hevc_row *row)
 
 typedef enum kn_status (*call_fn)(const void *opts, struct kn_err *err);
 
-/* With the first n_set of opts' bytes, and `behind` up to n bytes. The size says n_set where that is garbage, n where it
- * is zeros. */
+/* With the first n_set of opts' bytes, and `behind` up to n bytes. The size says n_set where that is garbage, n where
+ * it is zeros. */
 static enum kn_status call(call_fn fn, const void *opts, size_t n_set, size_t n, int behind, struct kn_err *err)
 {
     const size_t size = behind ? n_set : n;
