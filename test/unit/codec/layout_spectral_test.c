@@ -8,7 +8,7 @@
 
 #include "base/le.h"
 #include "codec/layout.h"
-#include "codec/spectral_state.h"
+#include "codec/spectral/spectral_state.h"
 #include "support/refresh_checksums.h"
 
 static const enum kn_preset presets[] = {KN_PRESET_FINE, KN_PRESET_MEDIUM, KN_PRESET_SMALL};
