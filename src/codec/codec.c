@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "codec/hevc/hevc_encode.h"
-#include "codec/spectral/layout_spectral.h"
+#include "codec/layout.h"
 #include "codec/tiles/tiles.h"
 #include "kernel/kernels.h"
 
@@ -107,20 +107,24 @@ static enum kn_status plan(const struct kni_codec *codec, const struct kni_chunk
     return s == KN_OK ? ops->plan(codec, out, err) : s;
 }
 
-static enum kn_status plan_opts(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kni_container_header *header, struct kn_err *err)
+/* codec: a handle that can plan and estimate, without a reference to the profile. */
+static enum kn_status plan_opts(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, struct kni_codec *codec,
+                                struct kni_container_header *header, struct kn_err *err)
 {
-    struct kni_codec codec = {.tiles_opts = opts->tiles, .hevc = opts->hevc, .profile = opts->profile, .tokens_per_picture = opts->tokens_per_picture};
-    enum kn_status s = find_encoder(opts, &codec.encoder, err);
-    return s == KN_OK ? plan(&codec, meta, header, err) : s;
+    *codec = (struct kni_codec){
+        .tiles_opts = opts->tiles, .hevc = opts->hevc, .profile = opts->profile, .tokens_per_picture = opts->tokens_per_picture};
+    enum kn_status s = find_encoder(opts, &codec->encoder, err);
+    return s == KN_OK ? plan(codec, meta, header, err) : s;
 }
 
 enum kn_status kni_codec_working_estimate(const struct kni_codec_opts *opts, const struct kni_chunk_meta *meta, size_t *n_bytes, struct kn_err *err)
 {
+    struct kni_codec codec;
     struct kni_container_header header;
     *n_bytes = 0;
-    enum kn_status s = plan_opts(opts, meta, &header, err);
+    enum kn_status s = plan_opts(opts, meta, &codec, &header, err);
     if (s == KN_OK)
-        *n_bytes = header.layout == KNI_LAYOUT_ID_SPECTRAL ? kni_spectral_layout_estimate(opts->profile, &header) : 2u << 20;
+        *n_bytes = codec.encoder->estimate(&codec, &header);
     return s;
 }
 
@@ -158,13 +162,6 @@ void kni_codec_close(struct kni_codec **codec)
         kni_profile_close(&(*codec)->profile);
     kni_free(*codec);
     *codec = NULL;
-}
-
-void kni_codec_working_add(struct kni_codec *codec, size_t old_bytes, size_t new_bytes)
-{
-    codec->working_bytes = codec->working_bytes - old_bytes + new_bytes;
-    if (codec->working_bytes > codec->peak_working_bytes)
-        codec->peak_working_bytes = codec->working_bytes;
 }
 
 size_t kni_codec_working_bytes(const struct kni_codec *codec)

@@ -44,6 +44,8 @@ struct kni_layout_ops {
     enum kn_status (*encode)(struct kni_codec *codec, const struct kni_kv_host *view, struct kni_container_writer *w, struct kn_err *err);
     /* The container's meta was matched and the view covers it. The layout's own header fields are not checked yet. */
     enum kn_status (*restore)(struct kni_codec *codec, const struct kni_container *c, const struct kni_kv_host *view, struct kn_err *err);
+    /* About what a handle will hold that restores chunks with this header: an upper bound in what is usual. After plan. */
+    size_t (*estimate)(const struct kni_codec *codec, const struct kni_container_header *header);
     void (*close)(struct kni_codec *codec);
 };
 
@@ -51,6 +53,18 @@ extern const struct kni_layout_ops kni_layout_exact, kni_layout_tiles;
 extern const struct kni_layout_ops kni_layout_spectral_rans[KNI_PROFILE_N_PRESETS], kni_layout_spectral_hevc[KNI_PROFILE_N_PRESETS];
 
 /* Scratch held by the handle went from old_bytes to new_bytes: keeps the peak. */
-void kni_codec_working_add(struct kni_codec *codec, size_t old_bytes, size_t new_bytes);
+static inline void kni_codec_working_add(struct kni_codec *codec, size_t old_bytes, size_t new_bytes)
+{
+    codec->working_bytes = codec->working_bytes - old_bytes + new_bytes;
+    if (codec->working_bytes > codec->peak_working_bytes)
+        codec->peak_working_bytes = codec->working_bytes;
+}
+
+/* The estimate of layouts exact and tiles: one figure for every shape. */
+static inline size_t kni_layout_estimate_flat(const struct kni_codec *codec, const struct kni_container_header *header)
+{
+    (void)codec, (void)header;
+    return 2u << 20;
+}
 
 #endif

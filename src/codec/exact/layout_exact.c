@@ -447,5 +447,6 @@ const struct kni_layout_ops kni_layout_exact = {
     .plan = exact_plan,
     .encode = exact_encode,
     .restore = exact_restore,
+    .estimate = kni_layout_estimate_flat,
     .close = exact_close,
 };

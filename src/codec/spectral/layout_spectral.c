@@ -98,8 +98,9 @@ enum kn_status kni_spectral_layout_room(struct kni_spectral_layout *x, size_t sy
     return KN_OK;
 }
 
-size_t kni_spectral_layout_estimate(const struct kni_profile *p, const struct kni_container_header *h)
+static size_t spectral_estimate(const struct kni_codec *codec, const struct kni_container_header *h)
 {
+    const struct kni_profile *p = codec->profile;
     enum kni_profile_preset preset = kni_spectral_preset(h->meta.preset);
     size_t k = kni_spectral_rows_max(p, 0, preset), v = kni_spectral_rows_max(p, 1, preset), rows = k > v ? k : v, width = 0;
     for (uint32_t part = 0; part < p->n_parts; part++)
@@ -410,7 +411,7 @@ static void spectral_close(struct kni_codec *codec)
     {                                                                                                                                  \
         .layout = KNI_LAYOUT_ID_SPECTRAL, .backend = backend_id, .preset = preset_id, .name = preset_name,                            \
         .open_encoder = spectral_open_encoder, .plan = spectral_plan, .encode = spectral_encode, .restore = spectral_restore,         \
-        .close = spectral_close                                                                                                       \
+        .estimate = spectral_estimate, .close = spectral_close                                                                        \
     }
 const struct kni_layout_ops kni_layout_spectral_rans[KNI_PROFILE_N_PRESETS] = {
     OPS(KNI_BACKEND_ID_RANS, KN_PRESET_FINE, "fine"),

@@ -74,9 +74,6 @@ static inline uint32_t kni_spectral_n_runs(const struct kni_chunk_meta *m)
     return (m->n_tokens + KNI_SPECTRAL_RUN - 1) / KNI_SPECTRAL_RUN;
 }
 
-/* About what a handle will hold that restores such chunks: an upper bound in what is usual. */
-size_t kni_spectral_layout_estimate(const struct kni_profile *p, const struct kni_container_header *header);
-
 /* Makes room for symbols. */
 enum kn_status kni_spectral_layout_room(struct kni_spectral_layout *x, size_t symbols_bytes, size_t scratch_bytes, struct kn_err *err);
 

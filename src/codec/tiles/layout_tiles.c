@@ -271,5 +271,6 @@ const struct kni_layout_ops kni_layout_tiles = {
     .plan = tiles_plan,
     .encode = tiles_encode,
     .restore = tiles_restore,
+    .estimate = kni_layout_estimate_flat,
     .close = tiles_close,
 };
