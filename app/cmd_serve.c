@@ -239,13 +239,34 @@ static enum kn_status serve(struct serve *s)
     return status;
 }
 
+/* Flags are read twice: once to find --config, and again over what the file said. KN_APP_EXIT_OK, or USAGE or FAILED after a message. */
+static int read_settings(struct kn_serve_opts *opts, int argc, char **argv)
+{
+    kn_serve_opts_init(opts);
+    int status = kn_serve_flags_read(opts, argc, argv);
+    if (status || opts->help)
+        return status;
+    bool keys_by_flag = opts->n_keys || opts->key_file;
+    const char *path = opts->config;
+    if (path) {
+        free(opts->keys);
+        kn_serve_opts_init(opts);
+        status = kn_serve_config_read(opts, path, keys_by_flag);
+        if (status || (status = kn_serve_flags_read(opts, argc, argv)))
+            return status;
+    }
+    if (opts->key_file && (status = kn_serve_keys_read(opts, opts->key_file)))
+        return status;
+    return kn_serve_settle(opts);
+}
+
 int kn_cmd_serve(int argc, char **argv)
 {
     struct serve *s = calloc(1, sizeof *s);
     if (!s)
         return kn_app_fail("serve", "out of memory");
     struct kn_serve_opts *o = &s->opts;
-    int exit_status = kn_serve_opts_parse(o, argc, argv);
+    int exit_status = read_settings(o, argc, argv);
     if (exit_status)
         goto done;
     if (o->help) {

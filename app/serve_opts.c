@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of settings and the flags of `kinema serve`; see serve_opts.h. Flags are read twice: once to find --config, and again
- * over what the file said. A value that makes no sense is refused with its limits.
+ * The table of settings and the flags of `kinema serve`; see serve_opts.h. A value that makes no sense is refused with its limits.
  */
 #include "serve_opts.h"
 
@@ -12,7 +11,6 @@
 #include <string.h>
 
 #include "hevc_opts.h"
-#include "serve_config.h"
 
 #define MAX_NAME 64u
 #define AT(member) offsetof(struct kn_serve_opts, member)
@@ -392,7 +390,7 @@ static int take(struct kn_serve_opts *opts, int option, const char *text)
     return KN_APP_EXIT_USAGE;
 }
 
-static int read_flags(struct kn_serve_opts *opts, int argc, char **argv)
+int kn_serve_flags_read(struct kn_serve_opts *opts, int argc, char **argv)
 {
     static const struct option fixed[] = {
         {"verbose", no_argument, NULL, 'v'},
@@ -428,7 +426,7 @@ static int read_flags(struct kn_serve_opts *opts, int argc, char **argv)
     return KN_APP_EXIT_OK;
 }
 
-static void init(struct kn_serve_opts *opts)
+void kn_serve_opts_init(struct kn_serve_opts *opts)
 {
     for (int i = 0; i < KN_KV_QUALITY_COUNT; i++)
         qualities[i] = kn_kv_quality_name((enum kn_kv_quality)i);
@@ -442,7 +440,7 @@ static void init(struct kn_serve_opts *opts)
 static const struct kn_serve_setting *store_setting_given(const struct kn_serve_opts *opts)
 {
     struct kn_serve_opts defaults;
-    init(&defaults);
+    kn_serve_opts_init(&defaults);
     const struct kn_serve_setting *s = kn_serve_find("store"), *given = NULL;
     for (s++; !s->group && !given; s++) {
         json_t *a = kn_serve_value(opts, s), *b = kn_serve_value(&defaults, s);
@@ -454,8 +452,7 @@ static const struct kn_serve_setting *store_setting_given(const struct kn_serve_
     return given;
 }
 
-/* What no single setting can see, and the indexes of names as what they stand for. */
-static int settle(struct kn_serve_opts *opts)
+int kn_serve_settle(struct kn_serve_opts *opts)
 {
     struct kn_engine_opts *e = &opts->engine;
     e->preset = (enum kn_preset)opts->preset;
@@ -491,26 +488,6 @@ static int settle(struct kn_serve_opts *opts)
     e->hevc = &opts->hevc;
     opts->server.engine = e;
     return KN_APP_EXIT_OK;
-}
-
-int kn_serve_opts_parse(struct kn_serve_opts *opts, int argc, char **argv)
-{
-    init(opts);
-    int status = read_flags(opts, argc, argv);
-    if (status || opts->help)
-        return status;
-    bool keys_by_flag = opts->n_keys || opts->key_file;
-    const char *path = opts->config;
-    if (path) {
-        free(opts->keys);
-        init(opts);
-        status = kn_serve_config_read(opts, path, keys_by_flag);
-        if (status || (status = read_flags(opts, argc, argv)))
-            return status;
-    }
-    if (opts->key_file && (status = kn_serve_keys_read(opts, opts->key_file)))
-        return status;
-    return settle(opts);
 }
 
 void kn_serve_opts_fini(struct kn_serve_opts *opts)

@@ -7,7 +7,8 @@
  *     file {"pool_size": "2G"}    --'          |
  *                                              `--> --help, --print-config, "did you mean"
  *
- * A flag's name is the setting's with - for _. Flags override the file, whatever their order; to lists both add.
+ * A flag's name is the setting's with - for _. Flags override the file, whatever their order; to lists both add. Who joins flags and
+ * file is the subcommand (cmd_serve.c); serve_config.h reads files by this table, which knows of no file.
  */
 #ifndef KN_SERVE_OPTS_H
 #define KN_SERVE_OPTS_H
@@ -64,8 +65,12 @@ extern const struct kn_serve_setting kn_serve_settings[];
 extern const size_t kn_serve_n_settings;
 extern const char *const kn_serve_chat_templates[];
 
-/* Reads flags and the configuration file that they name. KN_APP_EXIT_OK, or USAGE or FAILED after a message. Call fini in any case. */
-int kn_serve_opts_parse(struct kn_serve_opts *opts, int argc, char **argv);
+/* Everything at its default. Releases nothing of what was there. */
+void kn_serve_opts_init(struct kn_serve_opts *opts);
+/* Reads flags over what is there; stops at --help. KN_APP_EXIT_OK, or USAGE or FAILED after a message. Call fini in any case. */
+int kn_serve_flags_read(struct kn_serve_opts *opts, int argc, char **argv);
+/* Checks what no single setting can see, and fills server and engine options from indexes of names and lists. The same results. */
+int kn_serve_settle(struct kn_serve_opts *opts);
 void kn_serve_opts_fini(struct kn_serve_opts *opts);
 void kn_serve_opts_help(void);
 
