@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kinema bench serve: our server, and llama.cpp's, under the same load in one session.
+ * The load scenarios of kinema bench serve: our server, and llama.cpp's, under the same load in one session. And the runs of all scenarios.
  *
  *     round 0: ours, peers | round 1: peers, ours | ...        each run on a fresh process: cold caches, nothing else loaded
  *
@@ -12,14 +12,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "last_words.h"
 
 enum { OURS, MAX_SIDES = 1 + KN_SERVE_MAX_SETTINGS }; /* side 1 + i: the peer with peer_parallel[i] slots */
 
 struct bench {
-    struct kn_serve_args args;
+    struct kn_serve_args *args;
     struct kn_load_work work;
     struct kn_load_result *results; /* [work.n] */
     struct kn_serve_total totals[MAX_SIDES];
@@ -131,7 +130,7 @@ bool kn_serve_start_ours(const struct kn_serve_args *args, struct kn_serve_child
 
 static bool start_peer(struct bench *b, int side, struct kn_serve_child *child)
 {
-    const struct kn_serve_args *a = &b->args;
+    const struct kn_serve_args *a = b->args;
     const char *list[KN_SERVE_MAX_ARGS];
     char threads[16], ctx[24], slots[16];
     size_t n = 0;
@@ -158,7 +157,7 @@ static bool start_peer(struct bench *b, int side, struct kn_serve_child *child)
 
 static bool run_side(struct bench *b, int side, uint32_t round)
 {
-    struct kn_serve_args *a = &b->args;
+    struct kn_serve_args *a = b->args;
     struct kn_serve_child child = {0};
     char label[64];
     double seconds;
@@ -215,9 +214,9 @@ static json_t *targets_of(struct bench *b)
         bool more_is_better;
         double at_least, at_most;
     } rows[] = {
-        {"tokens out per second, ours over the peer's", speed_of, true, b->args.scenario == KN_SERVE_SCENARIO_THROUGHPUT ? 1.3 : 0, 0},
+        {"tokens out per second, ours over the peer's", speed_of, true, b->args->scenario == KN_SERVE_SCENARIO_THROUGHPUT ? 1.3 : 0, 0},
         {"requests per second, ours over the peer's", requests_of, true, 0, 0},
-        {"median TTFT, ours over the peer's", ttft_of, false, 0, b->args.scenario == KN_SERVE_SCENARIO_SHARED ? 1.0 / 3 : 0},
+        {"median TTFT, ours over the peer's", ttft_of, false, 0, b->args->scenario == KN_SERVE_SCENARIO_SHARED ? 1.0 / 3 : 0},
         {"median TPOT, ours over the peer's", tpot_of, false, 0, 0},
     };
     json_t *all = json_array();
@@ -236,7 +235,7 @@ static json_t *targets_of(struct bench *b)
 
 static void report(struct bench *b)
 {
-    struct kn_serve_args *a = &b->args;
+    struct kn_serve_args *a = b->args;
     struct kn_serve_total *totals[MAX_SIDES];
     const char *names[MAX_SIDES];
     json_t *head = kn_serve_head_json(a, &b->work), *targets = targets_of(b), *servers = json_object(), *settings = json_object();
@@ -287,7 +286,7 @@ char *kn_serve_ask_model(const char *url, const char *api_key)
 
 static bool run_all(struct bench *b)
 {
-    struct kn_serve_args *a = &b->args;
+    struct kn_serve_args *a = b->args;
     uint64_t seed = a->mix.seed;
     bool ok = true;
     b->n_sides = a->peer ? 1 + (int)a->n_peer_parallel : 1;
@@ -313,49 +312,20 @@ static bool run_all(struct bench *b)
     return ok;
 }
 
-/* Finds model and programs. */
-static bool prepare(struct kn_serve_args *a)
-{
-    if (a->url)
-        return true;
-    if (a->model_arg)
-        snprintf(a->model_path, sizeof a->model_path, "%s", a->model_arg);
-    else if (!kn_app_default_model("bench", a->model_path, sizeof a->model_path))
-        return false;
-    if (!a->n_threads) {
-        long n = sysconf(_SC_NPROCESSORS_ONLN);
-        a->n_threads = n > 0 && n < 256 ? (uint32_t)n : 1;
-    }
-    return kn_serve_find_ours(a->ours) && (!a->peer || kn_serve_find_llama(a->peer_server, a->llama));
-}
-
-int kn_bench_serve(int argc, char **argv)
+int kn_serve_compare(struct kn_serve_args *args)
 {
     struct bench *b = calloc(1, sizeof *b);
     if (!b)
         return kn_app_fail("bench", "out of memory");
-    int exit_status = kn_serve_args_parse(&b->args, argc, argv);
-    if (exit_status == KN_APP_EXIT_OK && b->args.help) {
-        kn_serve_args_help();
-    } else if (exit_status == KN_APP_EXIT_OK) {
-        exit_status = KN_APP_EXIT_FAILED;
-        kn_app_catch_interrupt();
-        if (!prepare(&b->args)) {
-            ;
-        } else if (b->args.scenario == KN_SERVE_SCENARIO_FETCH) {
-            exit_status = kn_serve_fetch(&b->args);
-        } else if (run_all(b)) {
-            report(b);
-            exit_status = KN_APP_EXIT_OK;
-        }
-        if (kn_app_interrupted())
-            exit_status = KN_APP_EXIT_INTERRUPTED;
-    }
+    b->args = args;
+    bool ok = run_all(b);
+    if (ok)
+        report(b);
     for (int i = 0; i < MAX_SIDES; i++)
         kn_serve_total_fini(&b->totals[i]);
     kn_load_work_fini(&b->work);
     free(b->results);
     free(b->model_name);
     free(b);
-    return exit_status;
+    return ok ? KN_APP_EXIT_OK : KN_APP_EXIT_FAILED;
 }

@@ -88,7 +88,10 @@ bool kn_serve_start_ours(const struct kn_serve_args *args, struct kn_serve_child
 bool kn_serve_warm_up(const struct kn_serve_args *args, const struct kn_load_style *style, const char *url);
 /* Name of the first model that a server lists, from malloc; NULL: it lists none. */
 char *kn_serve_ask_model(const char *url, const char *api_key);
-/* The scenario "fetch" (serve_fetch.c): the program's exit status. */
+/* ---- scenarios: the program's exit status. A model and the programs that it needs are in args */
+/* Our server, or the one at args->url, and the peer's (bench_serve.c). */
+int kn_serve_compare(struct kn_serve_args *args);
+/* The scenario "fetch" (serve_fetch.c). */
 int kn_serve_fetch(struct kn_serve_args *args);
 
 #endif
