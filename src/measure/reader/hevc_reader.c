@@ -5,8 +5,6 @@
  */
 #include "measure/reader/hevc_reader.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -15,19 +13,6 @@
 #include "codec/hevc/hevc_syntax.h"
 
 enum { NAL_VCL_END = 32, NAL_TRAIL_LAST = 1, NAL_IRAP_FIRST = 16, NAL_CRA = 21, NAL_SPS = 33, NAL_PPS = 34, NAL_SEI_SUFFIX = 40 };
-
-bool kni_hevc_reader_fail(struct kni_hevc_reader *r, enum kn_status status, const char *format, ...)
-{
-    if (r->status == KN_OK) {
-        char text[200];
-        va_list args;
-        va_start(args, format);
-        vsnprintf(text, sizeof text, format, args);
-        va_end(args);
-        r->status = kni_err_set(r->err, status, "the HEVC stream %s (picture %u)", text, r->stream.n_pictures);
-    }
-    return false;
-}
 
 static bool no_memory(struct kni_hevc_reader *r)
 {

@@ -7,7 +7,9 @@
  *     hevc_reader_tree.c      coding tree units to coding units, prediction units and transform trees
  *     hevc_reader_residual.c  coefficients                      hevc_reader_intra.c    intra prediction
  *     hevc_reader_cabac.h     arithmetic decoding               hevc_reader_bits.h     header codes
- *     hevc_reader_limits.c    what the level allows
+ *     hevc_reader_limits.c    what the level allows             hevc_reader_fail.c     errors
+ *
+ * Calls run from the frame to the parts, and from any of them to hevc_reader_fail.c, never back.
  *
  * Functions that may fail return false after kni_hevc_reader_fail. A stamp in a cell is the number of the slice (of the handle's life) that
  * coded it: neighbours are available when their stamp is the slice's own, which is z-order availability, because cells get their stamp
