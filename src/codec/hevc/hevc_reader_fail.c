@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "codec/hevc/hevc_reader_state.h"
+#include "measure/reader/hevc_reader_state.h"
 
 bool kni_hevc_reader_fail(struct kni_hevc_reader *r, enum kn_status status, const char *format, ...)
 {

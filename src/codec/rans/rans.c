@@ -10,6 +10,7 @@
  * backward over the notes with the states. It writes from the end of out, checks room once a step, and moves the stream to
  * its place at last.
  */
+#include "codec/rans/rans.h"
 #include "codec/rans/rans_simd.h"
 
 #include "base/alloc.h"
@@ -47,39 +48,6 @@ static void check_size(uint32_t n_tokens)
     assert(n_tokens && n_tokens % 16 == 0 && n_tokens <= KNI_RANS_MAX_TOKENS);
 }
 
-static void row_begin(struct kni_rans_row *row, uint32_t n_tokens)
-{
-    int16_t below[KNI_RANS_LOUD_STEPS - 1];
-    kni_rans_loud_steps(row, below);
-    for (uint32_t p = 0; p < n_tokens; p++) {
-        row->loud[p] = 0;
-        for (uint32_t i = 0; i < KNI_RANS_LOUD_STEPS - 1; i++)
-            row->loud[p] = (uint8_t)(row->loud[p] + (row->energy[p] > below[i]));
-    }
-}
-
-static void row_end(struct kni_rans_row *row, uint32_t n_tokens, const struct kni_rans_class *c)
-{
-    bool decay = kni_rans_expect(row, c);
-    for (uint32_t p = 0; p < n_tokens; p++) {
-        uint32_t v = kni_rans_magnitude(row->symbols[p]), e = (uint32_t)row->energy[p] + (v < c->cap ? v : c->cap) * c->weight;
-        row->energy[p] = (int16_t)(decay ? e - (e + 32) / 64 : e);
-        row->above[p] = row->symbols[p];
-    }
-}
-
-void kni_rans_notes_ref(struct kni_rans_row *row, const struct kni_rans_class *c, const uint8_t *tokens, uint32_t n_tokens, uint8_t *tables, uint8_t *coded)
-{
-    row_begin(row, n_tokens);
-    kni_rans_to_positions(row->symbols, tokens, 0, n_tokens);
-    for (uint32_t p = 0; p < n_tokens; p++) {
-        int before = kni_rans_before(row, c, p);
-        tables[p] = c->map[kni_rans_level(c, row->loud[p], p, before)];
-        coded[p] = kni_rans_flip(row->symbols[p], before < 0);
-    }
-    row_end(row, n_tokens, c);
-}
-
 bool kni_rans_encode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], uint8_t **at, const uint8_t *floor, uint32_t n_tokens,
                              const uint8_t *tables, const uint8_t *coded)
 {
@@ -102,7 +70,7 @@ bool kni_rans_encode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS
 bool kni_rans_decode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], struct kni_rans_words *words, uint32_t n_tokens,
                              const struct kni_rans_class *c, struct kni_rans_row *row, uint8_t *tokens)
 {
-    row_begin(row, n_tokens);
+    kni_rans_row_begin(row, n_tokens);
     for (uint32_t p = 0; p < n_tokens; p += KNI_RANS_LANES) {
         uint32_t n = n_tokens - p < KNI_RANS_LANES ? n_tokens - p : KNI_RANS_LANES;
         uint8_t *s = row->symbols + p;
@@ -119,7 +87,7 @@ bool kni_rans_decode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS
         }
     }
     kni_rans_to_tokens(tokens, row->symbols, 0, n_tokens);
-    row_end(row, n_tokens, c);
+    kni_rans_row_end(row, n_tokens, c);
     return true;
 }
 

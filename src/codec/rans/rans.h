@@ -4,6 +4,7 @@
  * Statistics are static: a model holds tables for a number of classes (roughly: how wide a row's distribution is) and, within
  * a class, for a number of contexts (how large the neighbours are that are already decoded: earlier rows of the same token,
  * earlier tokens of the same row as far as lanes allow). The profile gives each row its class. So a chunk carries no tables.
+ * Models and their training are in rans_stats.h.
  *
  * Source of the method: Duda 2013 (asymmetric numeral systems); interleaving after Giesen 2014.
  *
@@ -13,41 +14,7 @@
 #ifndef KNI_CODEC_RANS_H
 #define KNI_CODEC_RANS_H
 
-#include "base/status.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#define KNI_RANS_MAX_CLASSES 240u /* four kinds of rows, up to 64 spreads each */
-
-struct kni_rans_model;
-
-/* ---- statistics */
-
-struct kni_rans_trainer; /* counts of symbols seen */
-enum kn_status kni_rans_trainer_open(struct kni_rans_trainer **out);
-void kni_rans_trainer_close(struct kni_rans_trainer **t);
-/* A row's class, a fixed rule, from its mean magnitude, mean of |symbol - 128| over calibration, and from the
- * correlation of neighbouring tokens, sum of s[t] s[t-1] over sum of s[t]^2 with s = symbol - 128; 0: not known.
- * Correlated rows are coded better by themselves. */
-uint8_t kni_rans_class_of_row(double mean_magnitude, double lag_one);
-/* Of an exponent row, which resembles the row above more than the token before. */
-uint8_t kni_rans_class_of_exponents(double mean_magnitude);
-/* The mean magnitude that a class stands for, within an eighth of an octave: 2^-8 for rows that are almost always 0. */
-double kni_rans_class_mean(uint8_t class);
-/* Counts a matrix that would be coded: the same arguments as encoding. */
-void kni_rans_trainer_add(struct kni_rans_trainer *t, const uint8_t *symbols, size_t stride, uint32_t n_rows, uint32_t n_tokens, const uint8_t *classes);
-/* Tables from the counts; contexts that were hardly seen lean on their class, unseen symbols stay codable. */
-enum kn_status kni_rans_trainer_finish(const struct kni_rans_trainer *t, struct kni_rans_model **out);
-
-void kni_rans_model_free(struct kni_rans_model **m);
-/* The model as bytes inside a profile (doc/format-profile.md), and back. KN_E_FORMAT for hostile bytes. */
-size_t kni_rans_model_bytes(const struct kni_rans_model *m);
-void kni_rans_model_write(const struct kni_rans_model *m, uint8_t *out);
-enum kn_status kni_rans_model_read(struct kni_rans_model **out, const uint8_t *data, size_t n_bytes, struct kn_err *err);
-
-/* ---- coding */
+#include "codec/rans/rans_stats.h"
 
 /* Most bytes that any matrix of this size needs. */
 size_t kni_rans_bound(uint32_t n_rows, uint32_t n_tokens);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model from counts, and a model as bytes.
+ * A model from counts, and a model as bytes; and which table a row's symbols find, which counting and coding share.
  *
  * The trainer counts symbols by class and level (rans_model.h): 240 x 32 contexts. Most are alike, many are hardly seen. They are
  * merged, cheapest pair first, where the cost is the bits that one table for both loses against one each, until at most 96
@@ -10,7 +10,7 @@
  *
  * As bytes: doc/format-rans.md.
  */
-#include "codec/rans/rans_simd.h"
+#include "codec/rans/rans_model.h"
 
 #include "base/alloc.h"
 
@@ -90,6 +90,19 @@ void kni_rans_trainer_close(struct kni_rans_trainer **t)
 {
     kni_free(*t);
     *t = NULL;
+}
+
+void kni_rans_notes_ref(struct kni_rans_row *row, const struct kni_rans_class *c, const uint8_t *tokens, uint32_t n_tokens, uint8_t *tables,
+                        uint8_t *coded)
+{
+    kni_rans_row_begin(row, n_tokens);
+    kni_rans_to_positions(row->symbols, tokens, 0, n_tokens);
+    for (uint32_t p = 0; p < n_tokens; p++) {
+        int before = kni_rans_before(row, c, p);
+        tables[p] = c->map[kni_rans_level(c, row->loud[p], p, before)];
+        coded[p] = kni_rans_flip(row->symbols[p], before < 0);
+    }
+    kni_rans_row_end(row, n_tokens, c);
 }
 
 void kni_rans_trainer_add(struct kni_rans_trainer *t, const uint8_t *symbols, size_t stride, uint32_t n_rows, uint32_t n_tokens, const uint8_t *classes)

@@ -41,8 +41,8 @@
 #ifndef KNI_CODEC_RANS_MODEL_H
 #define KNI_CODEC_RANS_MODEL_H
 
-#include "codec/rans/rans.h"
 #include "codec/rans/rans_core.h"
+#include "codec/rans/rans_stats.h"
 
 #define KNI_RANS_MAX_TOKENS 1024u
 #define KNI_RANS_LEVELS 32u
@@ -220,5 +220,34 @@ static inline void kni_rans_to_tokens(uint8_t *tokens, const uint8_t *positions,
     for (uint32_t p = n_steps * KNI_RANS_LANES; p < n_tokens; p++)
         tokens[p] = positions[p];
 }
+
+/* Before a row: how loud each of its tokens is. */
+static inline void kni_rans_row_begin(struct kni_rans_row *row, uint32_t n_tokens)
+{
+    int16_t below[KNI_RANS_LOUD_STEPS - 1];
+    kni_rans_loud_steps(row, below);
+    for (uint32_t p = 0; p < n_tokens; p++) {
+        row->loud[p] = 0;
+        for (uint32_t i = 0; i < KNI_RANS_LOUD_STEPS - 1; i++)
+            row->loud[p] = (uint8_t)(row->loud[p] + (row->energy[p] > below[i]));
+    }
+}
+
+/* After a row, whose symbols stand in row->symbols: energies move on. */
+static inline void kni_rans_row_end(struct kni_rans_row *row, uint32_t n_tokens, const struct kni_rans_class *c)
+{
+    bool decay = kni_rans_expect(row, c);
+    for (uint32_t p = 0; p < n_tokens; p++) {
+        uint32_t v = kni_rans_magnitude(row->symbols[p]);
+        uint32_t e = (uint32_t)row->energy[p] + (v < c->cap ? v : c->cap) * c->weight;
+        row->energy[p] = (int16_t)(decay ? e - (e + 32) / 64 : e);
+        row->above[p] = row->symbols[p];
+    }
+}
+
+/* A row before coding: each symbol's table, and what is coded (the sign turned), by position; row->energy moves on. The reference; the
+ * trainer's, too. */
+void kni_rans_notes_ref(struct kni_rans_row *row, const struct kni_rans_class *c, const uint8_t *tokens, uint32_t n_tokens, uint8_t *tables,
+                        uint8_t *coded);
 
 #endif

@@ -11,7 +11,7 @@
 /* Room that encoding a step asks for: a word for each symbol and one for each escape are 128 bytes, and SIMD spoils some before them. */
 #define KNI_RANS_STEP_ROOM 192
 
-/* A row before coding: each symbol's table, and what is coded (the sign turned), by position; row->energy moves on. */
+/* As kni_rans_notes_ref in rans_model.h. */
 typedef void (*kni_rans_notes_fn)(struct kni_rans_row *row, const struct kni_rans_class *c, const uint8_t *tokens, uint32_t n_tokens, uint8_t *tables,
                                   uint8_t *coded);
 /* Codes a row, last symbol first, words before *at. False when fewer than KNI_RANS_STEP_ROOM bytes are left above floor at some step. */
@@ -30,7 +30,6 @@ struct kni_rans_ops {
 /* cpu_flags: of enum kni_cpu_flag, any set; 0: the references. */
 struct kni_rans_ops kni_rans_ops_get(uint32_t cpu_flags);
 
-void kni_rans_notes_ref(struct kni_rans_row *row, const struct kni_rans_class *c, const uint8_t *tokens, uint32_t n_tokens, uint8_t *tables, uint8_t *coded);
 bool kni_rans_encode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], uint8_t **at, const uint8_t *floor, uint32_t n_tokens,
                              const uint8_t *tables, const uint8_t *coded);
 bool kni_rans_decode_row_ref(const struct kni_rans_model *m, uint32_t x[KNI_RANS_LANES], struct kni_rans_words *words, uint32_t n_tokens,
