@@ -19,40 +19,31 @@
 
 #include "base/alloc.h"
 #include "base/cpu.h"
+#include "base/pieces.h"
 
-/* Pieces of one block of memory. A first pass with base NULL only adds up. */
-struct pieces { uint8_t *base; size_t used; bool overflow; };
-
-static void *piece(struct pieces *p, size_t a, size_t b, size_t c)
-{
-    size_t n, at = p->used;
-    if (!kni_mul_size(a, b, &n) || !kni_mul_size(n, c, &n) || !kni_add_size(n, 63, &n) || !kni_add_size(at, n / 64 * 64, &p->used))
-        p->overflow = true;
-    return p->base && !p->overflow ? p->base + at : NULL;
-}
-
-static void lay_out(struct kni_spectral *s, struct pieces *p)
+static void lay_out(struct kni_spectral *s, struct kni_pieces *p)
 {
     const struct kni_profile_rope *rope = &s->profile->rope;
     size_t f = sizeof(float), tables = (size_t)rope->n_ropes * s->max_tokens, width = s->max_width;
-    s->cos_rows = piece(p, tables, rope->rope_dim / 2, f);
-    s->sin_rows = piece(p, tables, rope->rope_dim / 2, f);
-    s->panels = piece(p, 2 * (size_t)s->half_tile + 1, width, f); /* or, on the way back, entries, with some to read ahead */
+    s->cos_rows = kni_piece_2d(p, tables, rope->rope_dim / 2, f);
+    s->sin_rows = kni_piece_2d(p, tables, rope->rope_dim / 2, f);
+    /* or, on the way back, entries, with some to read ahead */
+    s->panels = kni_piece_2d(p, 2 * (size_t)s->half_tile + 1, width, f);
     s->entries = (struct kni_spectral_entry *)(void *)s->panels;
-    s->x = piece(p, s->tile_tokens, s->piece_cols, f);
-    s->tokens16 = piece(p, KNI_GEMM_PANEL, width, f);
-    s->basis_floats = piece(p, KNI_SPECTRAL_BLOCK_ROWS, KNI_SPECTRAL_BLOCK_COLS, f);
-    s->y = piece(p, KNI_SPECTRAL_BLOCK_ROWS, s->tile_tokens, f);
-    s->strip = piece(p, s->max_rows, KNI_SPECTRAL_STRIP, sizeof(uint16_t));
-    s->mean = piece(p, width + KNI_SPECTRAL_STRIP, 1, f);
-    s->inv_weight = piece(p, width, 1, f);
-    s->scales = piece(p, s->max_layers, s->max_tokens, f);
-    s->counts = piece(p, s->max_tokens, 1, sizeof(uint16_t));
-    s->starts = piece(p, s->tile_tokens + 1, 1, sizeof(uint32_t));
-    s->next = piece(p, s->tile_tokens, 1, sizeof(uint32_t));
-    s->row_escapes = piece(p, s->max_rows, 1, sizeof(uint32_t));
-    s->used = piece(p, s->max_rows, 1, 1);
-    s->escaped = piece(p, s->max_rows, 1, 1);
+    s->x = kni_piece_2d(p, s->tile_tokens, s->piece_cols, f);
+    s->tokens16 = kni_piece_2d(p, KNI_GEMM_PANEL, width, f);
+    s->basis_floats = kni_piece_2d(p, KNI_SPECTRAL_BLOCK_ROWS, KNI_SPECTRAL_BLOCK_COLS, f);
+    s->y = kni_piece_2d(p, KNI_SPECTRAL_BLOCK_ROWS, s->tile_tokens, f);
+    s->strip = kni_piece_2d(p, s->max_rows, KNI_SPECTRAL_STRIP, sizeof(uint16_t));
+    s->mean = kni_piece(p, width + KNI_SPECTRAL_STRIP, f);
+    s->inv_weight = kni_piece(p, width, f);
+    s->scales = kni_piece_2d(p, s->max_layers, s->max_tokens, f);
+    s->counts = kni_piece(p, s->max_tokens, sizeof(uint16_t));
+    s->starts = kni_piece(p, s->tile_tokens + 1, sizeof(uint32_t));
+    s->next = kni_piece(p, s->tile_tokens, sizeof(uint32_t));
+    s->row_escapes = kni_piece(p, s->max_rows, sizeof(uint32_t));
+    s->used = kni_piece(p, s->max_rows, 1);
+    s->escaped = kni_piece(p, s->max_rows, 1);
 }
 
 static uint32_t gcd(uint32_t a, uint32_t b)
@@ -90,13 +81,13 @@ enum kn_status kni_spectral_open(struct kni_spectral **out, const struct kni_pro
     s->piece_cols = (s->piece_heads * d + KNI_SPECTRAL_STRIP - 1) / KNI_SPECTRAL_STRIP * KNI_SPECTRAL_STRIP;
     kni_kernels_init(&s->kernels, cpu_flags);
     kni_spectral_ops_init(&s->ops, cpu_flags);
-    struct pieces p = {0};
+    struct kni_pieces p = {0};
     lay_out(s, &p);
     s->memory = p.overflow ? NULL : kni_alloc(KNI_ALLOC_TAG_CODEC, p.used, 64);
     if (!s->memory)
         goto done;
     s->bytes = sizeof *s + p.used;
-    p = (struct pieces){.base = s->memory};
+    p = (struct kni_pieces){.base = s->memory};
     lay_out(s, &p);
     *out = s;
     s = NULL;
