@@ -22,6 +22,7 @@
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "base/le.h"
+#include "base/room.h"
 #include "codec/exact/exact_fit.h"
 #include "codec/exact/exact_lanes.h"
 #include "codec/layout.h"
@@ -90,27 +91,16 @@ static enum kn_status make_model(struct kni_exact *x, const struct kni_kv_layout
     return x->packed_model ? KN_OK : kni_err_set(err, KN_E_NOMEM, "no memory for a model of %u layers of KV", kv->n_layer);
 }
 
-/* The array, replaced by a larger one when it has less than wanted; NULL and *have 0 when there is no memory. */
-static void *grow(void *array, size_t *have, size_t want, size_t item_bytes)
-{
-    size_t bytes;
-    if (want <= *have)
-        return array;
-    kni_free(array);
-    array = kni_mul_size(want, item_bytes, &bytes) ? kni_alloc(KNI_ALLOC_TAG_CODEC, bytes, 64) : NULL;
-    *have = array ? want : 0;
-    return array;
-}
-
 /* Scratch for that many values, and for symbols of n_runs channels of the chunk. */
 static enum kn_status make_scratch(struct kni_exact *x, const struct kni_chunk_meta *m, size_t n_values, size_t n_symbols, struct kn_err *err)
 {
-    x->values = grow(x->values, &x->n_values, n_values, sizeof *x->values);
-    x->symbols = grow(x->symbols, &x->n_symbols, n_symbols, 1);
-    x->notes = grow(x->notes, &x->n_notes, n_symbols, 1);
-    x->means = grow(x->means, &x->n_means, m->n_tokens, sizeof *x->means);
-    x->waves = grow(x->waves, &x->n_waves, (size_t)(m->kv.d_head / 2 + 1) * 2 * m->n_tokens, sizeof *x->waves); /* one more: the fit's */
-    x->held = grow(x->held, &x->n_held, m->kv.d_head / 2 + 1, sizeof *x->held);
+    x->values = kni_room(KNI_ALLOC_TAG_CODEC, x->values, &x->n_values, n_values, sizeof *x->values);
+    x->symbols = kni_room(KNI_ALLOC_TAG_CODEC, x->symbols, &x->n_symbols, n_symbols, 1);
+    x->notes = kni_room(KNI_ALLOC_TAG_CODEC, x->notes, &x->n_notes, n_symbols, 1);
+    x->means = kni_room(KNI_ALLOC_TAG_CODEC, x->means, &x->n_means, m->n_tokens, sizeof *x->means);
+    const size_t n_waves = (size_t)(m->kv.d_head / 2 + 1) * 2 * m->n_tokens; /* one more: the fit's */
+    x->waves = kni_room(KNI_ALLOC_TAG_CODEC, x->waves, &x->n_waves, n_waves, sizeof *x->waves);
+    x->held = kni_room(KNI_ALLOC_TAG_CODEC, x->held, &x->n_held, m->kv.d_head / 2 + 1, sizeof *x->held);
     bool ok = x->values && x->symbols && x->notes && x->means && x->waves && x->held;
     if (ok)
         memset(x->held, 0, x->n_held * sizeof *x->held);
@@ -305,7 +295,7 @@ static enum kn_status exact_encode(struct kni_codec *codec, const struct kni_kv_
         s = make_scratch(x, m, part_values, part_values, err);
     if (s != KN_OK)
         return s;
-    x->floats = grow(x->floats, &x->n_floats, n_floats, sizeof *x->floats);
+    x->floats = kni_room(KNI_ALLOC_TAG_CODEC, x->floats, &x->n_floats, n_floats, sizeof *x->floats);
     if (!x->floats || !kni_container_writer_reserve(w, kni_kv_token_bytes(&m->kv) * m->n_tokens / 8 * 7)) /* mostly enough, and grows */
         return kni_err_set(err, KN_E_NOMEM, "no memory for a coded chunk of %u tokens", m->n_tokens);
     fit_model(x, view, m);

@@ -20,6 +20,7 @@
 
 #include "base/alloc.h"
 #include "base/le.h"
+#include "base/room.h"
 #include "codec/hevc/hevc_plugin_load.h"
 
 #define SEI_BYTES 256u /* that callers of a stream without end may add to its first unit: seal and hash */
@@ -186,20 +187,6 @@ static enum kn_status plugin_picture(struct kni_hevc_encoder *e, const uint8_t *
 
 /* ---- our own */
 
-/* At least n_bytes in *buffer, whose contents are lost when it grows. */
-static enum kn_status make_room(void **buffer, size_t *capacity, size_t n_bytes, struct kn_err *err)
-{
-    if (n_bytes <= *capacity)
-        return KN_OK;
-    kni_free(*buffer);
-    *capacity = 0;
-    *buffer = kni_alloc(KNI_ALLOC_TAG_CODEC, n_bytes, 64);
-    if (!*buffer)
-        return no_memory(err);
-    *capacity = n_bytes;
-    return KN_OK;
-}
-
 static enum kn_status own_begin(struct kni_hevc_encoder *e, uint32_t width, uint32_t height, const uint16_t *row_scale, struct kn_err *err)
 {
     if (e->own && e->width == width && e->height == height) { /* tables and contexts stand */
@@ -212,7 +199,9 @@ static enum kn_status own_begin(struct kni_hevc_encoder *e, uint32_t width, uint
     opts.height = height;
     opts.row_scale = row_scale;
     e->own = NULL;
-    enum kn_status s = make_room(&e->memory, &e->memory_capacity, kni_hevc_lossless_bytes(&opts), err);
+    const size_t n_bytes = kni_hevc_lossless_bytes(&opts); /* 0: opts are out of range, which init says */
+    e->memory = kni_room(KNI_ALLOC_TAG_CODEC, e->memory, &e->memory_capacity, n_bytes, 1);
+    enum kn_status s = e->memory_capacity < n_bytes ? no_memory(err) : KN_OK;
     if (s == KN_OK)
         s = kni_hevc_lossless_init(&e->own, e->memory, &opts, err);
     return s;
@@ -235,13 +224,13 @@ static enum kn_status keep_picture(struct kni_hevc_encoder *e, const uint8_t *co
     if (e->before_flat)
         return KN_OK;
     size_t plane_bytes = (size_t)e->width * e->height;
-    void *room = e->before;
-    enum kn_status s = make_room(&room, &e->before_capacity, 3 * plane_bytes, err);
-    e->before = room;
-    for (uint32_t k = 0; s == KN_OK && k < 3; k++)
+    e->before = kni_room(KNI_ALLOC_TAG_CODEC, e->before, &e->before_capacity, 3 * plane_bytes, 1);
+    if (!e->before)
+        return no_memory(err);
+    for (uint32_t k = 0; k < 3; k++)
         for (uint32_t y = 0; y < e->height; y++)
             memcpy(e->before + k * plane_bytes + (size_t)y * e->width, planes[k] + y * strides[k], e->width);
-    return s;
+    return KN_OK;
 }
 
 /* Declares the level of units of at most unit_bytes, of which the first one has first_bytes, in the parameter sets that lead the payload. */

@@ -20,6 +20,7 @@
 
 #include "base/alloc.h"
 #include "base/cpu.h"
+#include "base/room.h"
 #include "codec/profile/profile_format.h"
 #include "codec/sinks.h"
 
@@ -76,24 +77,11 @@ static enum kn_status make_transform(struct kni_codec *codec, struct kn_err *err
     return s;
 }
 
-static bool grow(void **memory, size_t *room, size_t n_bytes)
-{
-    if (n_bytes <= *room)
-        return true;
-    kni_free(*memory);
-    *room = 0;
-    *memory = kni_alloc(KNI_ALLOC_TAG_CODEC, n_bytes, 64);
-    if (*memory)
-        *room = n_bytes;
-    return *memory != NULL;
-}
-
 enum kn_status kni_spectral_layout_room(struct kni_spectral_layout *x, size_t symbols_bytes, size_t scratch_bytes, struct kn_err *err)
 {
-    void *symbols = x->symbols;
-    bool ok = grow(&symbols, &x->symbols_bytes, symbols_bytes);
-    x->symbols = symbols;
-    if (!ok || !grow(&x->scratch, &x->scratch_bytes, scratch_bytes))
+    x->symbols = kni_room(KNI_ALLOC_TAG_CODEC, x->symbols, &x->symbols_bytes, symbols_bytes, 1);
+    x->scratch = kni_room(KNI_ALLOC_TAG_CODEC, x->scratch, &x->scratch_bytes, scratch_bytes, 1);
+    if (x->symbols_bytes < symbols_bytes || x->scratch_bytes < scratch_bytes)
         return kni_err_set(err, KN_E_NOMEM, "no memory for the symbols of a chunk");
     return KN_OK;
 }
@@ -119,14 +107,10 @@ static enum kn_status put_escapes(struct kni_spectral_layout *x, struct kn_err *
 {
     const struct kni_escapes *e = &x->escapes;
     size_t need = x->escape_used + ((size_t)e->n + 1) * MAX_VARINT;
-    if (need > x->escape_room) {
-        size_t grown = need + need / 2;
-        uint8_t *bytes = kni_realloc(KNI_ALLOC_TAG_CODEC, x->escape_bytes, grown);
-        if (!bytes)
-            return kni_err_set(err, KN_E_NOMEM, "no memory for %u escapes", e->n);
-        x->escape_bytes = bytes;
-        x->escape_room = grown;
-    }
+    uint8_t *bytes = kni_room_keep(KNI_ALLOC_TAG_CODEC, x->escape_bytes, &x->escape_room, need, 1);
+    if (!bytes)
+        return kni_err_set(err, KN_E_NOMEM, "no memory for %u escapes", e->n);
+    x->escape_bytes = bytes;
     uint8_t *to = x->escape_bytes + x->escape_used;
     for (uint32_t i = 0; i <= e->n; i++) {
         uint64_t v = e->n;

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/le.h"
+#include "base/room.h"
 
 #define HEAD_BYTES 32u
 #define TAIL_BYTES 8u
@@ -16,19 +17,14 @@
 
 uint8_t *kni_buffer_room(struct kni_buffer *b, size_t n_bytes)
 {
-    size_t need, grown;
+    size_t need;
     if (!kni_add_size(b->used, n_bytes, &need))
         return NULL;
-    if (need > b->capacity) {
-        if (!kni_add_size(need, need / 2, &grown))
-            return NULL;
-        uint8_t *data = kni_realloc(KNI_ALLOC_TAG_CODEC, b->data, grown);
-        if (!data)
-            return NULL;
-        b->data = data;
-        b->capacity = grown;
-    }
-    return b->data + b->used;
+    uint8_t *data = kni_room_keep(KNI_ALLOC_TAG_CODEC, b->data, &b->capacity, need, 1);
+    if (!data)
+        return NULL;
+    b->data = data;
+    return data + b->used;
 }
 
 enum kn_status kni_baseline_begin(struct kni_buffer *b, uint32_t what, const uint32_t numbers[KNI_BASELINE_NUMBERS])

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/room.h"
 #include "codec/hevc/hevc_hash.h"
 #include "measure/reader/hevc_reader_state.h"
 #include "codec/hevc/hevc_syntax.h"
@@ -283,14 +284,9 @@ static bool read_nal(struct kni_hevc_reader *r, const uint8_t *nal, size_t n_nal
         return kni_hevc_reader_fail(r, KN_E_UNSUPPORTED, "has pictures of NAL type %u, which this reader does not know", type);
     if (!slice && r->in_picture && type != NAL_SEI_SUFFIX)
         return kni_hevc_reader_fail(r, KN_E_FORMAT, "has a parameter set inside a picture");
-    if (n_nal > r->payload_capacity) {
-        kni_free(r->payload);
-        r->payload_capacity = 0;
-        r->payload = kni_alloc(KNI_ALLOC_TAG_CODEC, n_nal, 0);
-        if (!r->payload)
-            return no_memory(r);
-        r->payload_capacity = n_nal;
-    }
+    r->payload = kni_room(KNI_ALLOC_TAG_CODEC, r->payload, &r->payload_capacity, n_nal, 1);
+    if (!r->payload)
+        return no_memory(r);
     size_t n = unescape(r->payload, nal + 2, n_nal - 2);
     if (slice)
         return read_slice(r, type, n, start_bytes + 2, n_nal, start_bytes + n_nal);
