@@ -244,14 +244,10 @@ enum kn_status kni_chunk_read_meta(const void *data, size_t n_bytes, struct kni_
 enum kn_status kni_chunk_verify(const void *data, size_t n_bytes, struct kn_err *err)
 {
     struct kni_container c;
+    struct kni_section section;
     enum kn_status s = kni_container_open(&c, data, n_bytes, err);
-    for (uint32_t i = 0; s == KN_OK && i < c.header.n_sections; i++) {
-        enum kni_section_kind kind;
-        uint32_t index;
-        const uint8_t *bytes;
-        size_t size;
-        s = kni_container_section(&c, i, &kind, &index, &bytes, &size, err);
-    }
+    for (uint32_t n_seen = 0; kni_container_next(&c, &n_seen, &section, &s, err);)
+        ; /* each is checked on the way */
     return s;
 }
 

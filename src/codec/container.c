@@ -163,6 +163,16 @@ enum kn_status kni_container_section(const struct kni_container *c, uint32_t i, 
     return KN_OK;
 }
 
+bool kni_container_next(const struct kni_container *c, uint32_t *n_seen, struct kni_section *out, enum kn_status *status,
+                        struct kn_err *err)
+{
+    if (*status != KN_OK || *n_seen >= c->header.n_sections)
+        return false;
+    out->number = (*n_seen)++;
+    *status = kni_container_section(c, out->number, &out->kind, &out->index, &out->bytes, &out->n_bytes, err);
+    return *status == KN_OK;
+}
+
 enum kn_status kni_container_expect(const struct kni_container *c, uint32_t i, enum kni_section_kind kind, uint32_t index,
                                     const uint8_t **bytes, size_t *n_bytes, struct kn_err *err)
 {

@@ -68,6 +68,21 @@ struct kni_container {
 
 /* Checks magic, version, sizes, header checksum, table and the range of each field. data is borrowed while out is used. */
 enum kn_status kni_container_open(struct kni_container *out, const void *data, size_t n_bytes, struct kn_err *err);
+struct kni_section {
+    enum kni_section_kind kind;
+    uint32_t number, index; /* number: in the container's table */
+    const uint8_t *bytes;   /* of the container's data */
+    size_t n_bytes;
+};
+
+/* Goes through all sections, each after checking its checksum. Begin with *n_seen 0:
+ *
+ *     for (uint32_t n_seen = 0; kni_container_next(&c, &n_seen, &section, &status, err);)
+ *
+ * False after the last one, or when *status is not KN_OK: set here when a section is damaged, or by the caller, who may set it
+ * before the first call (c is not read then) and in the loop. */
+bool kni_container_next(const struct kni_container *c, uint32_t *n_seen, struct kni_section *out, enum kn_status *status,
+                        struct kn_err *err);
 /* Section i of the table (i < n_sections) after checking its checksum against its bytes. */
 enum kn_status kni_container_section(const struct kni_container *c, uint32_t i, enum kni_section_kind *kind, uint32_t *index,
                                      const uint8_t **bytes, size_t *n_bytes, struct kn_err *err);

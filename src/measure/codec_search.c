@@ -64,14 +64,9 @@ static enum kn_status count_rest(struct search *x, struct kn_err *err)
         if (status == KN_OK)
             status = kni_container_open(&c, data, n_bytes, err);
         x->rest_bytes += n_bytes;
-        for (uint32_t i = 0; status == KN_OK && i < c.header.n_sections; i++) {
-            enum kni_section_kind kind;
-            uint32_t index;
-            const uint8_t *bytes;
-            size_t size;
-            status = kni_container_section(&c, i, &kind, &index, &bytes, &size, err);
-            x->rest_bytes -= kind == KNI_SECTION_KIND_TILES_VIDEO ? size : 0;
-        }
+        struct kni_section section;
+        for (uint32_t n_seen = 0; kni_container_next(&c, &n_seen, &section, &status, err);)
+            x->rest_bytes -= section.kind == KNI_SECTION_KIND_TILES_VIDEO ? section.n_bytes : 0;
         kni_free(data);
     }
     kni_codec_close(&codec);

@@ -146,19 +146,17 @@ static enum kn_status book(const void *data, size_t n_bytes, const struct kni_pr
 {
     struct kni_container c;
     enum kn_status s = kni_container_open(&c, data, n_bytes, err);
-    for (uint32_t i = 0; s == KN_OK && i < c.header.n_sections; i++) {
-        enum kni_section_kind kind;
-        uint32_t index;
-        const uint8_t *bytes;
-        size_t size;
-        s = kni_container_section(&c, i, &kind, &index, &bytes, &size, err);
+    struct kni_section section;
+    for (uint32_t n_seen = 0; kni_container_next(&c, &n_seen, &section, &s, err);) {
+        const enum kni_section_kind kind = section.kind;
+        const size_t size = section.n_bytes;
         if (kind == KNI_SECTION_KIND_TILES_SCALE || kind == KNI_SECTION_KIND_SPECTRAL_SINKS || kind == KNI_SECTION_KIND_SPECTRAL_ESCAPES ||
             kind == KNI_SECTION_KIND_SPECTRAL_ORDER || kind == KNI_SECTION_KIND_EXACT_MODEL)
             book_half(account, size);
         else if (kind == KNI_SECTION_KIND_SPECTRAL_RANS)
-            book_matrices(account, bytes, size, profile->n_parts);
+            book_matrices(account, section.bytes, size, profile->n_parts);
         else
-            *(index % 2 ? &account->v_bytes : &account->k_bytes) += (double)size;
+            *(section.index % 2 ? &account->v_bytes : &account->k_bytes) += (double)size;
     }
     account->all_bytes += n_bytes;
     return s;

@@ -99,15 +99,15 @@ static enum kn_status look_at_chunk(const struct kn_hevc_inspect_opts *opts, con
     struct kni_container c;
     uint32_t n_streams = 0;
     enum kn_status s = kni_container_open(&c, bytes, n_bytes, err);
-    for (uint32_t i = 0; s == KN_OK && i < c.header.n_sections; i++) {
-        enum kni_section_kind kind;
-        uint32_t index;
-        const uint8_t *at;
-        size_t size;
-        s = kni_container_section(&c, i, &kind, &index, &at, &size, err);
-        if (s != KN_OK || (kind != KNI_SECTION_KIND_TILES_VIDEO && kind != KNI_SECTION_KIND_SPECTRAL_VIDEO))
+    struct kni_section section;
+    for (uint32_t n_seen = 0; kni_container_next(&c, &n_seen, &section, &s, err);) {
+        const bool tiles = section.kind == KNI_SECTION_KIND_TILES_VIDEO;
+        if (!tiles && section.kind != KNI_SECTION_KIND_SPECTRAL_VIDEO)
             continue;
-        struct look l = {.opts = opts, .stream = {.section = kind == KNI_SECTION_KIND_TILES_VIDEO ? "tiles-video" : "spectral-video", .index = index}};
+        const uint32_t index = section.index;
+        const uint8_t *at = section.bytes;
+        const size_t size = section.n_bytes;
+        struct look l = {.opts = opts, .stream = {.section = tiles ? "tiles-video" : "spectral-video", .index = index}};
         uint32_t n_units = size < 4 ? 0 : kni_le32_get(at);
         n_streams++;
         if (!n_units || n_units > (size - 4) / 4)

@@ -378,20 +378,21 @@ static enum kn_status take_unit(struct kn_video_decoder *d, const uint8_t *unit,
 
 static enum kn_status find_section(const struct kni_container *c, uint32_t wanted_plus_1, const uint8_t **bytes, size_t *n_bytes, struct kn_err *err)
 {
-    uint32_t first = 0, last = 0, n = c->header.n_sections; /* numbers + 1 of sections that are video */
-    for (uint32_t i = 0; i < n; i++) {
-        enum kni_section_kind kind;
-        uint32_t index;
-        enum kn_status s = kni_container_section(c, i, &kind, &index, bytes, n_bytes, err);
-        if (s != KN_OK)
-            return s;
-        if (kind != KNI_SECTION_KIND_TILES_VIDEO && kind != KNI_SECTION_KIND_SPECTRAL_VIDEO)
+    uint32_t first = 0, last = 0; /* numbers + 1 of sections that are video */
+    enum kn_status s = KN_OK;
+    struct kni_section section;
+    for (uint32_t n_seen = 0; kni_container_next(c, &n_seen, &section, &s, err);) {
+        if (section.kind != KNI_SECTION_KIND_TILES_VIDEO && section.kind != KNI_SECTION_KIND_SPECTRAL_VIDEO)
             continue;
-        if (!wanted_plus_1 || wanted_plus_1 == i + 1)
+        last = section.number + 1;
+        first = first ? first : last;
+        *bytes = section.bytes;
+        *n_bytes = section.n_bytes;
+        if (!wanted_plus_1 || wanted_plus_1 == last)
             return KN_OK;
-        first = first ? first : i + 1;
-        last = i + 1;
     }
+    if (s != KN_OK)
+        return s;
     if (!first)
         return kni_err_set(err, KN_E_UNSUPPORTED, "this chunk has no video: its preset is %s over %s", kni_preset_name(c->header.meta.preset),
                            kni_backend_name(c->header.backend));
