@@ -4,6 +4,7 @@
  * parts behind need not ask. The newest set of each kind is kept, whatever its number.
  */
 #include "measure/reader/hevc_reader_state.h"
+#include "codec/hevc/hevc_set_parts.h"
 
 #include <string.h>
 
@@ -111,54 +112,22 @@ bool kni_hevc_reader_ref_set(struct kni_hevc_reader *r, struct kni_hevc_bits *b,
 
 /* ---- sequence parameter set */
 
-static bool skip_vui(struct kni_hevc_reader *r, struct kni_hevc_bits *b)
+static bool vui(struct kni_hevc_reader *r, struct kni_hevc_bits *b)
 {
-    if (kni_hevc_bit(b) && kni_hevc_bits_u(b, 8) == 255) /* aspect ratio */
-        kni_hevc_bits_u(b, 32);
-    if (kni_hevc_bit(b)) /* overscan */
-        kni_hevc_bit(b);
-    if (kni_hevc_bit(b)) { /* video signal type */
-        kni_hevc_bits_u(b, 4);
-        if (kni_hevc_bit(b))
-            kni_hevc_bits_u(b, 24);
+    switch (kni_hevc_vui_skip(b, KNI_HEVC_VUI_FIELDS | KNI_HEVC_VUI_HRD)) {
+    case KNI_HEVC_VUI_FIELDS: return refuse(r, b, "field coding");
+    case KNI_HEVC_VUI_HRD: return refuse(r, b, "HRD parameters");
+    default: return true;
     }
-    if (kni_hevc_bit(b)) { /* chroma location */
-        kni_hevc_bits_ue(b);
-        kni_hevc_bits_ue(b);
-    }
-    kni_hevc_bit(b); /* neutral chroma */
-    if (kni_hevc_bit(b))
-        return refuse(r, b, "field coding");
-    kni_hevc_bit(b); /* frame field info */
-    for (uint32_t i = kni_hevc_bit(b) ? 4 : 0; i; i--) /* default display window */
-        kni_hevc_bits_ue(b);
-    if (kni_hevc_bit(b)) { /* timing */
-        kni_hevc_bits_u(b, 32);
-        kni_hevc_bits_u(b, 32);
-        if (kni_hevc_bit(b))
-            kni_hevc_bits_ue(b);
-        if (kni_hevc_bit(b))
-            return refuse(r, b, "HRD parameters");
-    }
-    if (kni_hevc_bit(b)) { /* restrictions */
-        kni_hevc_bits_u(b, 3);
-        for (uint32_t i = 0; i < 5; i++)
-            kni_hevc_bits_ue(b);
-    }
-    return true;
 }
 
 static bool range_extension(struct kni_hevc_reader *r, struct kni_hevc_bits *b, struct kn_hevc_params *p)
 {
-    static const char *const unknown[9] = {"transform_skip_rotation", NULL, NULL, NULL, "extended_precision_processing", "intra_smoothing_disabled",
-                                           "high_precision_offsets", NULL, "cabac_bypass_alignment"};
-    static const uint8_t tool[9] = {0, 1, 2, 4, 0, 0, 0, 8, 0};
-    for (uint32_t i = 0; i < 9; i++)
-        if (kni_hevc_bit(b)) {
-            if (unknown[i])
-                return refuse(r, b, unknown[i]);
-            p->tools |= tool[i];
-        }
+    for (uint32_t i = 0; i < KNI_HEVC_N_RANGE_FLAGS; i++) {
+        const char *unknown = kni_hevc_range_flag_read(b, i, &p->tools);
+        if (unknown)
+            return refuse(r, b, unknown);
+    }
     return true;
 }
 
@@ -239,7 +208,7 @@ static bool sps_tail(struct kni_hevc_reader *r, struct kni_hevc_bits *b, struct 
         return refuse(r, b, "long-term reference pictures");
     p->temporal_mvp = kni_hevc_bit(b);
     p->strong_intra_smoothing = kni_hevc_bit(b);
-    if (kni_hevc_bit(b) && !skip_vui(r, b))
+    if (kni_hevc_bit(b) && !vui(r, b))
         return false;
     if (kni_hevc_bit(b)) { /* extensions */
         bool range = kni_hevc_bit(b);
@@ -259,18 +228,13 @@ bool kni_hevc_reader_sps(struct kni_hevc_reader *r, const uint8_t *payload, size
     kni_hevc_bits_u(b, 4); /* video parameter set */
     if (kni_hevc_bits_u(b, 3))
         return refuse(r, b, "temporal sub-layers");
-    kni_hevc_bits_u(b, 3); /* nesting, profile space */
-    s->params.high_tier = kni_hevc_bit(b);
-    s->params.profile_idc = kni_hevc_bits_u(b, 5);
-    kni_hevc_bits_u(b, 32); /* compatibility */
-    kni_hevc_bits_u(b, 4);  /* source flags */
-    bool max_12 = kni_hevc_bit(b), max_10 = kni_hevc_bit(b), max_8 = kni_hevc_bit(b);
-    s->params.max_bits = max_8 ? 8 : max_10 ? 10 : max_12 ? 12 : 16;
-    kni_hevc_bits_u(b, 5); /* chroma formats, intra, one picture */
-    s->params.lower_bit_rate = kni_hevc_bit(b);
-    kni_hevc_bits_u(b, 3);
-    kni_hevc_bits_u(b, 32);
-    s->params.level_idc = kni_hevc_bits_u(b, 8);
+    kni_hevc_bit(b); /* nesting */
+    const struct kni_hevc_tier tier = kni_hevc_tier_read(b);
+    s->params.high_tier = tier.high_tier;
+    s->params.profile_idc = tier.profile_idc;
+    s->params.max_bits = tier.max_bits;
+    s->params.lower_bit_rate = tier.lower_bit_rate;
+    s->params.level_idc = tier.level_idc;
     s->id = kni_hevc_bits_ue(b);
     if (s->id > 15)
         return broken(r, "sequence", "number");
