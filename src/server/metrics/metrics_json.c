@@ -9,9 +9,13 @@
  *     cell i:   f c h s q     blocks i * cell_blocks and on: free, cached, held, shared, fetching, each 0..15 of the whole;
  *                             what is there at all is at least 1
  *
+ * Runs of plain fields stand in tables, one row a member; what is computed, or text, is written by hand between them.
+ * To add a plain field: one more row, and its name in doc/metrics.md.
+ *
  * Any thread. Only the buffer can fail.
  */
 #include <inttypes.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -72,6 +76,111 @@ static uint64_t get(const _Atomic uint64_t *value)
     return atomic_load_explicit(value, memory_order_relaxed); /* statistics: nothing is published by them */
 }
 
+/* ---- runs of members: a table says which field of a struct each is */
+
+struct member {
+    const char *key;
+    enum { MEMBER_U32, MEMBER_U64, MEMBER_COUNTER, MEMBER_NS } kind; /* counter: atomic; ns: shown as seconds */
+    size_t at;
+};
+#define FIELD(type, name) (((const type *)0)->name)
+#define NUMBER(key, type, name) \
+    {key, _Generic(FIELD(type, name), uint32_t: MEMBER_U32, uint64_t: MEMBER_U64), offsetof(type, name)}
+#define SECONDS(key, type, name) {key, _Generic(FIELD(type, name), uint64_t: MEMBER_NS), offsetof(type, name)}
+#define COUNTER(key, name) {key, MEMBER_COUNTER, offsetof(struct kni_metrics, name)}
+#define ENGINE(key, name) NUMBER(key, struct kn_engine_stats, name)
+#define ENGINE_SECONDS(key, name) SECONDS(key, struct kn_engine_stats, name)
+#define SNAPSHOT(key, name) NUMBER(key, struct kni_snapshot, name)
+#define FETCH(key, name) NUMBER(key, struct kni_snapshot_fetch, name)
+
+static void put(struct kni_buf *out, const void *from, const struct member *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const void *at = (const char *)from + list[i].at;
+        switch (list[i].kind) {
+        case MEMBER_U32: number(out, list[i].key, *(const uint32_t *)at); break;
+        case MEMBER_U64: number(out, list[i].key, *(const uint64_t *)at); break;
+        case MEMBER_COUNTER: number(out, list[i].key, get(at)); break;
+        case MEMBER_NS: seconds(out, list[i].key, *(const uint64_t *)at); break;
+        }
+    }
+}
+#define PUT(out, from, list) put(out, from, list, sizeof(list) / sizeof *(list))
+
+static const struct member request_members[] = {
+    SNAPSHOT("waiting", engine.n_waiting),
+    SNAPSHOT("waiting_for_kv", engine.n_fetching),
+    SNAPSHOT("running", engine.n_running),
+    SNAPSHOT("calls", n_calls),
+    SNAPSHOT("inbox", n_inbox),
+    SNAPSHOT("preemptions", engine.n_preemptions),
+};
+static const struct member ended_members[] = {
+    COUNTER("stop", ended[KN_STOP_REASON_STOP]),
+    COUNTER("length", ended[KN_STOP_REASON_LENGTH]),
+    COUNTER("cancelled", ended[KN_STOP_REASON_CANCELLED]),
+    COUNTER("error", ended[KN_STOP_REASON_ERROR]),
+};
+static const struct member http_members[] = { /* behind connections and responses */
+    COUNTER("refused_queue", refused_queue),
+    COUNTER("refused_connections", refused_connections),
+    COUNTER("slow_clients", slow_clients),
+    COUNTER("disconnects", disconnects),
+};
+static const struct member token_members[] = { /* of prompts, by where they came from; then "lossy" */
+    ENGINE("prompt", n_prompt_tokens),
+    ENGINE("memory", n_cached_tokens),
+    ENGINE("store", n_fetched_tokens),
+};
+static const struct member step_members[] = { /* behind it */
+    ENGINE("computed", n_computed_tokens),
+    ENGINE("generated", n_generated_tokens),
+    ENGINE("steps", n_steps),
+    ENGINE("step_tokens", n_step_tokens),
+};
+static const struct member pool_members[] = { /* then "held" */
+    ENGINE("blocks", n_blocks),
+    ENGINE("free", n_free_blocks),
+    ENGINE("cached", n_cached_blocks),
+};
+static const struct member block_members[] = { /* behind it */
+    ENGINE("fetching", n_fetch_blocks),
+    ENGINE("publishing", n_publish_blocks),
+    ENGINE("block_tokens", block_tokens),
+    ENGINE("block_bytes", block_bytes),
+};
+static const struct member store_members[] = { /* behind its flags */
+    ENGINE("read_errors", store_read_errors),
+    ENGINE("write_errors", store_write_errors),
+};
+static const struct member fetch_members[] = {
+    ENGINE("count", n_fetches),
+    ENGINE("cut", n_fetches_cut),
+    ENGINE("bytes", fetch_bytes),
+    ENGINE_SECONDS("wait_s", fetch_ns),
+    ENGINE("misses", n_fetch_misses),
+    ENGINE("working_bytes", fetch_working_bytes),
+};
+static const struct member fetch_now_members[] = {
+    FETCH("id", id),
+    FETCH("prompt", n_prompt),
+    FETCH("wanted", n_wanted),
+    FETCH("fetched", n_fetched),
+    FETCH("bytes", n_bytes),
+    SECONDS("elapsed_s", struct kni_snapshot_fetch, elapsed_ns),
+};
+static const struct member publish_members[] = {
+    ENGINE("chunks", published_chunks),
+    ENGINE("bytes", published_bytes),
+    ENGINE("raw_bytes", published_raw_bytes),
+    ENGINE_SECONDS("busy_s", publish_ns),
+    ENGINE("errors", publish_errors),
+    ENGINE("refused", n_publish_refused),
+    ENGINE("now", n_publishing),
+};
+
+/* ---- objects */
+
 static void histogram(struct kni_buf *out, const char *key, const struct kni_hist *hist)
 {
     static const struct { const char *key; double p; } quantiles[] = {{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}};
@@ -97,17 +206,9 @@ static void histogram(struct kni_buf *out, const char *key, const struct kni_his
 static void requests(struct kni_buf *out, const struct kni_metrics *m, const struct kni_snapshot *s)
 {
     begin(out, "requests");
-    number(out, "waiting", s->engine.n_waiting);
-    number(out, "waiting_for_kv", s->engine.n_fetching);
-    number(out, "running", s->engine.n_running);
-    number(out, "calls", s->n_calls);
-    number(out, "inbox", s->n_inbox);
-    number(out, "preemptions", s->engine.n_preemptions);
+    PUT(out, s, request_members);
     begin(out, "ended");
-    number(out, "stop", get(&m->ended[KN_STOP_REASON_STOP]));
-    number(out, "length", get(&m->ended[KN_STOP_REASON_LENGTH]));
-    number(out, "cancelled", get(&m->ended[KN_STOP_REASON_CANCELLED]));
-    number(out, "error", get(&m->ended[KN_STOP_REASON_ERROR]));
+    PUT(out, m, ended_members);
     end(out, '}');
     end(out, '}');
 
@@ -129,27 +230,19 @@ static void http(struct kni_buf *out, const struct kni_metrics *m)
             n += get(&m->responses[r][c]);
         kni_buf_format(out, "\"%uxx\":%" PRIu64 ",", c, n);
     }
-    number(out, "refused_queue", get(&m->refused_queue));
-    number(out, "refused_connections", get(&m->refused_connections));
-    number(out, "slow_clients", get(&m->slow_clients));
-    number(out, "disconnects", get(&m->disconnects));
+    PUT(out, m, http_members);
     end(out, '}');
 }
 
 static void tokens(struct kni_buf *out, const struct kn_engine_stats *e)
 {
     begin(out, "tokens");
-    number(out, "prompt", e->n_prompt_tokens);
-    number(out, "memory", e->n_cached_tokens);
-    number(out, "store", e->n_fetched_tokens);
+    PUT(out, e, token_members);
     uint64_t lossy = 0; /* of memory and store */
     for (unsigned q = KN_KV_QUALITY_EXACT + 1; q < KN_KV_QUALITY_COUNT; q++)
         lossy += e->n_cached_by[q] + e->n_fetched_by[q];
     number(out, "lossy", lossy);
-    number(out, "computed", e->n_computed_tokens);
-    number(out, "generated", e->n_generated_tokens);
-    number(out, "steps", e->n_steps);
-    number(out, "step_tokens", e->n_step_tokens);
+    PUT(out, e, step_members);
     end(out, '}');
 }
 
@@ -159,14 +252,9 @@ static void pool(struct kni_buf *out, const struct kni_snapshot *s)
     uint32_t idle = e->n_free_blocks + e->n_cached_blocks, n_cells = s->n_cells < KNI_SNAPSHOT_MAX_CELLS ? s->n_cells : KNI_SNAPSHOT_MAX_CELLS;
 
     begin(out, "pool");
-    number(out, "blocks", e->n_blocks);
-    number(out, "free", e->n_free_blocks);
-    number(out, "cached", e->n_cached_blocks);
+    PUT(out, e, pool_members);
     number(out, "held", idle < e->n_blocks ? e->n_blocks - idle : 0);
-    number(out, "fetching", e->n_fetch_blocks);
-    number(out, "publishing", e->n_publish_blocks);
-    number(out, "block_tokens", e->block_tokens);
-    number(out, "block_bytes", e->block_bytes);
+    PUT(out, e, block_members);
     number(out, "cell_blocks", s->cell_blocks);
     kni_buf_text(out, "\"cells\":\"");
     for (uint32_t i = 0; i < n_cells; i++) {
@@ -197,40 +285,22 @@ static void store(struct kni_buf *out, const struct kni_snapshot *s)
 
     begin(out, "store");
     store_flags(out, e);
-    number(out, "read_errors", e->store_read_errors);
-    number(out, "write_errors", e->store_write_errors);
+    PUT(out, e, store_members);
     end(out, '}');
 
     begin(out, "fetch");
-    number(out, "count", e->n_fetches);
-    number(out, "cut", e->n_fetches_cut);
-    number(out, "bytes", e->fetch_bytes);
-    seconds(out, "wait_s", e->fetch_ns);
-    number(out, "misses", e->n_fetch_misses);
-    number(out, "working_bytes", e->fetch_working_bytes);
+    PUT(out, e, fetch_members);
     kni_buf_text(out, "\"now\":[");
     for (uint32_t i = 0; i < n; i++) {
-        const struct kni_snapshot_fetch *f = &s->fetches[i];
         kni_buf_text(out, "{");
-        number(out, "id", f->id);
-        number(out, "prompt", f->n_prompt);
-        number(out, "wanted", f->n_wanted);
-        number(out, "fetched", f->n_fetched);
-        number(out, "bytes", f->n_bytes);
-        seconds(out, "elapsed_s", f->elapsed_ns);
+        PUT(out, &s->fetches[i], fetch_now_members);
         end(out, '}');
     }
     end(out, ']');
     end(out, '}');
 
     begin(out, "publish");
-    number(out, "chunks", e->published_chunks);
-    number(out, "bytes", e->published_bytes);
-    number(out, "raw_bytes", e->published_raw_bytes);
-    seconds(out, "busy_s", e->publish_ns);
-    number(out, "errors", e->publish_errors);
-    number(out, "refused", e->n_publish_refused);
-    number(out, "now", e->n_publishing);
+    PUT(out, e, publish_members);
     end(out, '}');
 }
 
