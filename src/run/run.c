@@ -14,7 +14,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "kernel/kernels.h"
-#include "run/bump.h"
+#include "base/pieces.h"
 #include "run/run_ops.h"
 
 #define N_CTX_MAX (1u << 24)
@@ -31,16 +31,16 @@ struct kni_run {
 };
 
 /* Fills r's pointers. */
-static void lay_out(struct kni_run *r, struct kni_bump *b)
+static void lay_out(struct kni_run *r, struct kni_pieces *b)
 {
     const struct kni_run_opts *o = &r->opts;
-    kni_bump_piece(b, 1, sizeof *r);
-    r->plan.row_item = kni_bump_piece(b, o->max_tokens, sizeof *r->plan.row_item);
-    r->plan.row_pos = kni_bump_piece(b, o->max_tokens, sizeof *r->plan.row_pos);
-    r->plan.row_token = kni_bump_piece(b, o->max_tokens, sizeof *r->plan.row_token);
-    r->plan.out_row = kni_bump_piece(b, o->max_logits, sizeof *r->plan.out_row);
-    r->plan.out_logits = kni_bump_piece(b, o->max_logits, sizeof *r->plan.out_logits);
-    r->plan.out_rows = kni_bump_piece(b, o->max_logits, sizeof *r->plan.out_rows);
+    kni_piece(b, 1, sizeof *r);
+    r->plan.row_item = kni_piece(b, o->max_tokens, sizeof *r->plan.row_item);
+    r->plan.row_pos = kni_piece(b, o->max_tokens, sizeof *r->plan.row_pos);
+    r->plan.row_token = kni_piece(b, o->max_tokens, sizeof *r->plan.row_token);
+    r->plan.out_row = kni_piece(b, o->max_logits, sizeof *r->plan.out_row);
+    r->plan.out_logits = kni_piece(b, o->max_logits, sizeof *r->plan.out_logits);
+    r->plan.out_rows = kni_piece(b, o->max_logits, sizeof *r->plan.out_rows);
 }
 
 static const struct kni_run_ops *ops_of(const struct kni_run_opts *o)
@@ -51,7 +51,7 @@ static const struct kni_run_ops *ops_of(const struct kni_run_opts *o)
 static size_t own_bytes(const struct kni_run_opts *o)
 {
     struct kni_run r = {.opts = *o};
-    struct kni_bump b = {0};
+    struct kni_pieces b = {0};
     lay_out(&r, &b);
     return b.overflow ? 0 : b.used;
 }
@@ -71,7 +71,7 @@ enum kn_status kni_run_open(struct kni_run **out, const struct kni_run_opts *o, 
                            "run: max_tokens %u, max_logits %u, n_ctx %u (at most %u) or kv_type %d is out of range",
                            o->max_tokens, o->max_logits, o->n_ctx, N_CTX_MAX, (int)o->kv_type);
     size_t bytes = own_bytes(o);
-    struct kni_bump b = {.base = bytes ? kni_calloc(KNI_ALLOC_TAG_SCRATCH, bytes, 64) : NULL};
+    struct kni_pieces b = {.base = bytes ? kni_calloc(KNI_ALLOC_TAG_SCRATCH, bytes, 64) : NULL};
     if (!b.base)
         return kni_err_set(err, KN_E_NOMEM,
                            "run: no memory for a workspace of %zu bytes; use a smaller prefill chunk than %u tokens",

@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "base/status.h"
-#include "run/bump.h"
+#include "base/pieces.h"
 #include "run/workspace.h"
 
 static size_t max_size(size_t a, size_t b)
@@ -18,7 +18,7 @@ static size_t max_size(size_t a, size_t b)
 }
 
 /* Fills r's sizes and pointers. The order of pieces is the one drawn in workspace.h. */
-static void lay_out(struct kni_run_cpu *r, struct kni_bump *b)
+static void lay_out(struct kni_run_cpu *r, struct kni_pieces *b)
 {
     const struct kni_run_opts *o = &r->opts;
     const struct kni_hparams *hp = &o->model->hparams;
@@ -32,26 +32,26 @@ static void lay_out(struct kni_run_cpu *r, struct kni_bump *b)
                                 : split * n_parts < KNI_RUN_SPLIT_PARTS ? split * n_parts
                                                                         : KNI_RUN_SPLIT_PARTS);
 
-    kni_bump_piece(b, 1, sizeof *r);
-    r->freqs = kni_bump_piece(b, (size_t)hp->n_ropes * (hp->rope_dim / 2), sizeof *r->freqs);
-    r->x = kni_bump_piece(b, rows * hp->n_embd, f);
-    r->h = kni_bump_piece(b, rows * hp->n_embd, f);
-    r->q = kni_bump_piece(b, rows * hp->n_head * d, f);
-    r->k = kni_bump_piece(b, rows * hp->n_kv_head * d, f);
-    r->v = kni_bump_piece(b, rows * hp->n_kv_head * d, f);
-    r->ff = kni_bump_piece(b, rows * hp->n_ff, f);
-    r->xq = kni_bump_piece(b, rows * (max_size(hp->n_embd, hp->n_head * d) / KNI_PANEL_BLOCK), sizeof *r->xq);
-    r->ffq = kni_bump_piece(b, rows * (hp->n_ff / KNI_PANEL_BLOCK), sizeof *r->ffq);
-    r->cos_rows = kni_bump_piece(b, hp->n_ropes * rows * (hp->rope_dim / 2), f);
-    r->sin_rows = kni_bump_piece(b, hp->n_ropes * rows * (hp->rope_dim / 2), f);
-    r->counters = kni_bump_piece(b, (size_t)hp->n_layer * KNI_RUN_PHASES + 2, sizeof *r->counters);
-    r->units = kni_bump_piece(b, rows + r->n_parts_all, sizeof *r->units);
-    r->merges = kni_bump_piece(b, split, sizeof *r->merges);
+    kni_piece(b, 1, sizeof *r);
+    r->freqs = kni_piece(b, (size_t)hp->n_ropes * (hp->rope_dim / 2), sizeof *r->freqs);
+    r->x = kni_piece(b, rows * hp->n_embd, f);
+    r->h = kni_piece(b, rows * hp->n_embd, f);
+    r->q = kni_piece(b, rows * hp->n_head * d, f);
+    r->k = kni_piece(b, rows * hp->n_kv_head * d, f);
+    r->v = kni_piece(b, rows * hp->n_kv_head * d, f);
+    r->ff = kni_piece(b, rows * hp->n_ff, f);
+    r->xq = kni_piece(b, rows * (max_size(hp->n_embd, hp->n_head * d) / KNI_PANEL_BLOCK), sizeof *r->xq);
+    r->ffq = kni_piece(b, rows * (hp->n_ff / KNI_PANEL_BLOCK), sizeof *r->ffq);
+    r->cos_rows = kni_piece(b, hp->n_ropes * rows * (hp->rope_dim / 2), f);
+    r->sin_rows = kni_piece(b, hp->n_ropes * rows * (hp->rope_dim / 2), f);
+    r->counters = kni_piece(b, (size_t)hp->n_layer * KNI_RUN_PHASES + 2, sizeof *r->counters);
+    r->units = kni_piece(b, rows + r->n_parts_all, sizeof *r->units);
+    r->merges = kni_piece(b, split, sizeof *r->merges);
     r->n_blocks = kni_logit_blocks(hp->n_vocab);
-    r->row_max = kni_bump_piece(b, (size_t)o->max_logits * r->n_blocks, f);
-    r->row_sums = kni_bump_piece(b, (size_t)o->max_logits * 2 * r->n_blocks, f);
-    r->row_scratch = kni_bump_piece(b, r->n_workers * kni_logits_scratch_floats(hp->n_vocab), f);
-    r->parts = kni_bump_piece(b, r->n_parts_all * part_floats, f);
+    r->row_max = kni_piece(b, (size_t)o->max_logits * r->n_blocks, f);
+    r->row_sums = kni_piece(b, (size_t)o->max_logits * 2 * r->n_blocks, f);
+    r->row_scratch = kni_piece(b, r->n_workers * kni_logits_scratch_floats(hp->n_vocab), f);
+    r->parts = kni_piece(b, r->n_parts_all * part_floats, f);
 
     size_t n_in_max = max_size(hp->n_ff, max_size(hp->n_embd, hp->n_head * d));
     size_t attn = kni_attn_scratch_floats(r->group, hp->d_head, hp->n_kv_head);
@@ -61,13 +61,13 @@ static void lay_out(struct kni_run_cpu *r, struct kni_bump *b)
     r->own_blocks = KNI_RUN_FEW_ROWS * (n_in_max / KNI_PANEL_BLOCK);
     size_t own = KNI_RUN_FEW_ROWS * (size_t)hp->n_embd + r->own_blocks * (sizeof *r->xq / f);
     r->scratch_floats = ((work + own + 15) & ~(size_t)15) + r->tile_floats;
-    r->scratch = kni_bump_piece(b, r->n_workers * r->scratch_floats, f);
+    r->scratch = kni_piece(b, r->n_workers * r->scratch_floats, f);
 }
 
 static size_t cpu_workspace_bytes(const struct kni_run_opts *opts)
 {
     struct kni_run_cpu r = {.opts = *opts};
-    struct kni_bump b = {0};
+    struct kni_pieces b = {0};
     lay_out(&r, &b);
     return b.overflow ? 0 : b.used;
 }
@@ -82,7 +82,7 @@ static enum kn_status cpu_open(void **out, const struct kni_run_opts *o, struct 
     if (status != KN_OK)
         return status;
     size_t bytes = cpu_workspace_bytes(o);
-    struct kni_bump b = {.base = bytes ? kni_calloc(KNI_ALLOC_TAG_SCRATCH, bytes, 64) : NULL};
+    struct kni_pieces b = {.base = bytes ? kni_calloc(KNI_ALLOC_TAG_SCRATCH, bytes, 64) : NULL};
     if (!b.base)
         return kni_err_set(err, KN_E_NOMEM,
                            "run: no memory for a workspace of %zu bytes; use a smaller prefill chunk than %u tokens",

@@ -7,7 +7,7 @@
 #ifndef KNI_CODEC_HEVC_SET_PARTS_H
 #define KNI_CODEC_HEVC_SET_PARTS_H
 
-#include "measure/reader/hevc_reader_bits.h"
+#include "codec/hevc/hevc_reader_bits.h"
 
 /* profile_tier_level of one layer. max_bits: the lowest constraint flag that is set (8, 10, 12; 16: none). */
 struct kni_hevc_tier { bool high_tier, lower_bit_rate; uint32_t profile_idc, max_bits, level_idc; };

@@ -19,7 +19,7 @@
 #define KNI_CODEC_HEVC_READER_STATE_H
 
 #include "measure/reader/hevc_reader.h"
-#include "measure/reader/hevc_reader_bits.h"
+#include "codec/hevc/hevc_reader_bits.h"
 #include "measure/reader/hevc_reader_cabac.h"
 
 #define KNI_HEVC_MAX_REF_SETS 64u

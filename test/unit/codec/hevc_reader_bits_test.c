@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "measure/reader/hevc_reader_bits.h"
+#include "codec/hevc/hevc_reader_bits.h"
 
 /* As an encoder writes it: 03 after two zeros where the next byte is at most 3. */
 static size_t escape(uint8_t *to, const uint8_t *from, size_t n)
