@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See hevc_hash.h. MD5 is libavutil's; the CRC (polynomial 0x1021, begun with ones) and the checksum are a line each. */
+/* See hevc_hash.h. MD5 is in hevc_md5.c; the CRC (polynomial 0x1021, begun with ones) and the checksum are short. */
 #include "codec/hevc/hevc_hash.h"
 
-#include <libavutil/md5.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "codec/hevc/hevc_md5.h"
 #include "codec/hevc/hevc_state.h"
 #include "codec/hevc/hevc_syntax.h"
 
@@ -13,12 +13,12 @@ enum { NAL_SEI_SUFFIX = 40, SEI_HASH = 132, MAX_SEI = 4096 };
 
 static const uint8_t n_digest_bytes[3] = {16, 2, 4};
 
-struct hashing { enum kni_hevc_hash kind; struct AVMD5 *md5; uint32_t crc, sum; };
+struct hashing { enum kni_hevc_hash kind; struct kni_md5 md5; uint32_t crc, sum; };
 
 static void add_row(struct hashing *h, const uint8_t *row, uint32_t n, uint32_t y)
 {
     if (h->kind == KNI_HEVC_HASH_MD5) {
-        av_md5_update(h->md5, row, n);
+        kni_md5_update(&h->md5, row, n);
         return;
     }
     for (uint32_t x = 0; x < n && h->kind == KNI_HEVC_HASH_CHECKSUM; x++)
@@ -33,7 +33,7 @@ static void add_row(struct hashing *h, const uint8_t *row, uint32_t n, uint32_t 
 static void finish(struct hashing *h, uint8_t out[16])
 {
     if (h->kind == KNI_HEVC_HASH_MD5) {
-        av_md5_final(h->md5, out);
+        kni_md5_final(&h->md5, out);
     } else if (h->kind == KNI_HEVC_HASH_CRC) {
         for (uint32_t bit = 0; bit < 16; bit++)
             h->crc = ((h->crc << 1) & 0xffff) ^ ((h->crc >> 15 & 1) * 0x1021);
@@ -48,12 +48,12 @@ static void finish(struct hashing *h, uint8_t out[16])
 bool kni_hevc_digest_of(struct kni_hevc_digest *out, enum kni_hevc_hash kind, const uint8_t *const planes[3], const size_t strides[3], uint32_t width,
                         uint32_t height, uint32_t coded_width, uint32_t coded_height)
 {
-    struct hashing h = {.kind = kind, .md5 = kni_alloc(KNI_ALLOC_TAG_CODEC, (size_t)av_md5_size, 16)};
+    struct hashing h = {.kind = kind};
     uint8_t *wide = kni_alloc(KNI_ALLOC_TAG_CODEC, coded_width, 0);
-    bool ok = h.md5 && wide;
+    const bool ok = wide != NULL;
     *out = (struct kni_hevc_digest){.kind = kind};
     for (uint32_t k = 0; ok && k < 3; k++) {
-        av_md5_init(h.md5);
+        kni_md5_init(&h.md5);
         h.crc = 0xffff;
         h.sum = 0;
         for (uint32_t y = 0; y < coded_height; y++) {
@@ -68,7 +68,6 @@ bool kni_hevc_digest_of(struct kni_hevc_digest *out, enum kni_hevc_hash kind, co
         finish(&h, out->bytes[k]);
     }
     kni_free(wide);
-    kni_free(h.md5);
     return ok;
 }
 
