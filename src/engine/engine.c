@@ -14,6 +14,7 @@
 #include "base/sized.h"
 #include "base/status.h"
 #include "codec/codec.h"
+#include "codec/hevc/hevc_decode.h"
 #include "codec/hevc/hevc_encode.h"
 #include "engine/engine_state.h"
 #include "kernel/kernels.h"
@@ -83,6 +84,16 @@ static enum kn_status check_engine(void *engine)
     return kn_model_check(((const struct kn_engine *)engine)->model, NULL);
 }
 
+/* What is published as video will be fetched as video: libavcodec is opened now and not in the first fetch. Without it
+ * an engine still computes, publishes, and fetches what is no video. */
+static void prepare_video(const struct kn_engine_opts *o)
+{
+    struct kn_err why = {0};
+    if (kni_backend_of(o->preset, o->backend) == KNI_BACKEND_ID_HEVC && kni_hevc_decode_prepare(&why))
+        kni_log(KN_LOG_LEVEL_WARN, "fetch",
+                "what is published here as video cannot be fetched here, it will be recomputed: %s", why.text);
+}
+
 /* *window_chunks: how far a fetch may reserve ahead of what has arrived. */
 static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_opts *o, const struct kni_kv_layout *layout, uint32_t *window_chunks,
                                    struct kn_err *err)
@@ -123,6 +134,8 @@ static enum kn_status open_fetcher(struct kn_engine *e, const struct kn_engine_o
         status = kni_fetcher_open(&e->fetcher, &fo, err);
     if (co.profile)
         kni_profile_close(&co.profile);
+    if (!status)
+        prepare_video(o);
     return status;
 }
 

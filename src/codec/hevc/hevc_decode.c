@@ -6,16 +6,16 @@
  *
  * Frames lie in our own buffers (get_buffer2): counted, bounded, and refused when a stream asks for another size. Buffers
  * that the decoder gives back wait in a short list for the next picture. One context serves many streams: it is flushed
- * between them, which costs far less than opening one.
+ * between them, which costs far less than opening one. libavcodec is opened when the first one is made: hevc_avcodec.h.
  */
 #include "codec/hevc/hevc_decode.h"
 
 #include <assert.h>
-#include <libavcodec/avcodec.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/le.h"
+#include "codec/hevc/hevc_avcodec.h"
 #include "codec/hevc/hevc_hash.h"
 #include "codec/hevc/hevc_lossless.h"
 #include "codec/hevc/hevc_syntax.h"
@@ -27,6 +27,7 @@
 #define MAX_DIGESTS 64u  /* more than pictures that a decoder holds */
 
 struct kni_hevc_decoder {
+    const struct kni_avcodec *av;
     AVCodecContext *context;
     AVPacket *packet;
     AVFrame *frame;
@@ -71,7 +72,7 @@ static int get_buffer(struct AVCodecContext *context, AVFrame *frame, int flags)
     uint8_t *data = d->n_spare ? d->spare[--d->n_spare] : kni_alloc(KNI_ALLOC_TAG_CODEC, d->picture_bytes, 64);
     if (!data)
         return AVERROR(ENOMEM);
-    frame->buf[0] = av_buffer_create(data, d->picture_bytes, give_back, d, 0);
+    frame->buf[0] = d->av->av_buffer_create(data, d->picture_bytes, give_back, d, 0);
     if (!frame->buf[0]) {
         kni_free(data);
         return AVERROR(ENOMEM);
@@ -91,9 +92,9 @@ void kni_hevc_decoder_close(struct kni_hevc_decoder **decoder)
     struct kni_hevc_decoder *d = *decoder;
     if (!d)
         return;
-    av_frame_free(&d->frame);
-    av_packet_free(&d->packet);
-    avcodec_free_context(&d->context); /* gives all buffers back */
+    d->av->av_frame_free(&d->frame);
+    d->av->av_packet_free(&d->packet);
+    d->av->avcodec_free_context(&d->context); /* gives all buffers back */
     assert(d->n_held == 0);
     drop_spare(d);
     kni_free(d->unit);
@@ -105,7 +106,7 @@ void kni_hevc_decoder_rest(struct kni_hevc_decoder *d)
 {
     if (!d)
         return;
-    avcodec_flush_buffers(d->context); /* gives back what it kept for prediction */
+    d->av->avcodec_flush_buffers(d->context); /* gives back what it kept for prediction */
     drop_spare(d);
     kni_free(d->unit);
     d->unit = NULL;
@@ -127,18 +128,29 @@ static enum kn_status no_memory(struct kn_err *err)
     return kni_err_set(err, KN_E_NOMEM, "no memory while decoding HEVC");
 }
 
+enum kn_status kni_hevc_decode_prepare(struct kn_err *err)
+{
+    const struct kni_avcodec *av;
+    return kni_avcodec_load(&av, err);
+}
+
 static enum kn_status make_decoder(struct kni_hevc_decoder **out, struct kn_err *err)
 {
-    const AVCodec *codec = avcodec_find_decoder(AV_CODEC_ID_HEVC);
+    const struct kni_avcodec *av;
+    enum kn_status s = kni_avcodec_load(&av, err);
+    if (s != KN_OK)
+        return s;
+    const AVCodec *codec = av->avcodec_find_decoder(AV_CODEC_ID_HEVC);
     if (!codec)
         return kni_err_set(err, KN_E_UNSUPPORTED, "this libavcodec has no HEVC decoder: install one that has, or use preset exact");
     struct kni_hevc_decoder *d = kni_calloc(KNI_ALLOC_TAG_CODEC, sizeof *d, 0);
     if (!d)
         return no_memory(err);
     *out = d;
-    d->packet = av_packet_alloc();
-    d->frame = av_frame_alloc();
-    d->context = avcodec_alloc_context3(codec);
+    d->av = av;
+    d->packet = d->av->av_packet_alloc();
+    d->frame = d->av->av_frame_alloc();
+    d->context = d->av->avcodec_alloc_context3(codec);
     if (!d->packet || !d->frame || !d->context)
         return no_memory(err);
     d->context->opaque = d;
@@ -148,7 +160,7 @@ static enum kn_status make_decoder(struct kni_hevc_decoder **out, struct kn_err 
     d->context->flags = AV_CODEC_FLAG_LOW_DELAY;
     d->context->err_recognition = AV_EF_CRCCHECK | AV_EF_BITSTREAM | AV_EF_BUFFER | AV_EF_EXPLODE;
     d->context->max_pixels = (int64_t)KNI_HEVC_MAX_SIDE * KNI_HEVC_MAX_SIDE;
-    int r = avcodec_open2(d->context, codec, NULL);
+    int r = d->av->avcodec_open2(d->context, codec, NULL);
     if (r == AVERROR(ENOMEM))
         return no_memory(err);
     return r < 0 ? kni_err_set(err, KN_E_UNSUPPORTED, "libavcodec could not open its HEVC decoder (%d)", r) : KN_OK;
@@ -225,7 +237,7 @@ static enum kn_status take_pictures(struct kni_hevc_decoder *d, kni_hevc_picture
 {
     const struct kni_hevc_expect *x = &d->expect;
     for (;;) {
-        int r = avcodec_receive_frame(d->context, d->frame);
+        int r = d->av->avcodec_receive_frame(d->context, d->frame);
         if (r == AVERROR(EAGAIN) || r == AVERROR_EOF)
             return KN_OK;
         if (r == AVERROR(ENOMEM))
@@ -247,7 +259,7 @@ static enum kn_status take_pictures(struct kni_hevc_decoder *d, kni_hevc_picture
             const size_t strides[3] = {(size_t)f->linesize[0], (size_t)f->linesize[1], (size_t)f->linesize[2]};
             s = fn(user, d->n_out, planes, strides, err);
         }
-        av_frame_unref(d->frame);
+        d->av->av_frame_unref(d->frame);
         if (s != KN_OK)
             return s;
         d->n_out++;
@@ -258,7 +270,7 @@ static enum kn_status take_pictures(struct kni_hevc_decoder *d, kni_hevc_picture
 static enum kn_status feed(struct kni_hevc_decoder **decoder, AVPacket *packet, kni_hevc_picture_fn fn, void *user, struct kn_err *err)
 {
     struct kni_hevc_decoder *d = *decoder;
-    int r = avcodec_send_packet(d->context, packet);
+    int r = d->av->avcodec_send_packet(d->context, packet);
     enum kn_status s = r == AVERROR(ENOMEM) ? no_memory(err) : r < 0 ? bad(err, d->n_in - !!packet, "cannot be decoded") : take_pictures(d, fn, user, err);
     size_t held = sizeof *d + d->unit_capacity + d->n_peak * d->picture_bytes;
     if (held > d->peak_bytes)
@@ -276,7 +288,7 @@ enum kn_status kni_hevc_decode_begin(struct kni_hevc_decoder **decoder, const st
         kni_hevc_decoder_close(decoder); /* rare, and simpler than buffers of two sizes */
     enum kn_status s = KN_OK;
     if (*decoder)
-        avcodec_flush_buffers((*decoder)->context);
+        (*decoder)->av->avcodec_flush_buffers((*decoder)->context);
     else
         s = make_decoder(decoder, err);
     if (s == KN_OK)

@@ -22,6 +22,10 @@
 
 struct kni_hevc_decoder;
 
+/* Opens libavcodec (about 60 ms), which the first decode does otherwise: for whoever wants the time, or the error,
+ * earlier. KN_E_UNSUPPORTED with a sentence. Any thread. */
+enum kn_status kni_hevc_decode_prepare(struct kn_err *err);
+
 /* Called once a picture, in order. planes are borrowed for the call. Anything but KN_OK ends decoding with that status. */
 typedef enum kn_status (*kni_hevc_picture_fn)(void *user, uint32_t index, const uint8_t *const planes[3], const size_t strides[3], struct kn_err *err);
 
@@ -41,7 +45,7 @@ enum kn_status kni_hevc_decode_end(struct kni_hevc_decoder **decoder, kni_hevc_p
 
 /* Decodes a whole section, which must be what is expected. *decoder may be NULL: it is made and kept
  * for the next call. After a failure the decoder is dropped and *decoder is NULL again. KN_E_FORMAT, KN_E_NOMEM,
- * KN_E_UNSUPPORTED (libavcodec without HEVC). */
+ * KN_E_UNSUPPORTED (libavcodec missing, of another version, or without HEVC). */
 enum kn_status kni_hevc_decode_expect(struct kni_hevc_decoder **decoder, const uint8_t *bytes, size_t n_bytes, const struct kni_hevc_expect *expect,
                                       kni_hevc_picture_fn fn, void *user, struct kn_err *err);
 /* The same with every tool of enum kni_hevc_tool. */
