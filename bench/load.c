@@ -9,7 +9,6 @@
  */
 #include "load.h"
 
-#include <curl/curl.h>
 #include <errno.h>
 #include <jansson.h>
 #include <pthread.h>
@@ -20,6 +19,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "curl_open.h"
 #include "load_sse.h"
 
 enum { MAX_ANSWER_BYTES = 256 * 1024, MAX_REFUSAL_BYTES = 2048, TICK_MS = 200, CONNECT_MS = 10000, SLEEP_MS = 100, DEFAULT_TIMEOUT_MS = 600000 };
@@ -29,6 +29,7 @@ struct transfer;
 struct load {
     const struct kn_load_plan *plan;
     struct kn_load_result *results;
+    const struct kn_curl *curl;
     CURLM *multi;
     struct curl_slist *headers;
     char url[1024];
@@ -163,7 +164,7 @@ static size_t on_bytes(char *bytes, size_t size, size_t n, void *user)
     struct transfer *t = user;
     size_t n_bytes = size * n;
     long status = 0;
-    curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
+    t->load->curl->curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
     if (status != 200) {
         size_t take = n_bytes < MAX_REFUSAL_BYTES - t->n_refusal ? n_bytes : MAX_REFUSAL_BYTES - t->n_refusal;
         memcpy(t->refusal + t->n_refusal, bytes, take);
@@ -184,7 +185,7 @@ static void free_transfer(struct transfer *t)
     if (!t)
         return;
     if (t->easy)
-        curl_easy_cleanup(t->easy);
+        t->load->curl->curl_easy_cleanup(t->easy);
     kn_load_sse_fini(&t->sse);
     free(t->answer);
     free(t->body);
@@ -203,17 +204,24 @@ static void fail(struct load *load, uint32_t index, const char *why)
 static bool set_up(struct transfer *t)
 {
     const struct kn_load_plan *plan = t->load->plan;
-    CURL *e = t->easy = curl_easy_init();
+    const struct kn_curl *c = t->load->curl;
+    CURL *e = t->easy = c->curl_easy_init();
     if (!e)
         return false;
-    bool ok = !curl_easy_setopt(e, CURLOPT_URL, t->load->url) && !curl_easy_setopt(e, CURLOPT_HTTPHEADER, t->load->headers) &&
-              !curl_easy_setopt(e, CURLOPT_POSTFIELDS, t->body) && !curl_easy_setopt(e, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(t->body)) &&
-              !curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, on_bytes) && !curl_easy_setopt(e, CURLOPT_WRITEDATA, t) &&
-              !curl_easy_setopt(e, CURLOPT_ERRORBUFFER, t->curl_error) && !curl_easy_setopt(e, CURLOPT_PRIVATE, t) &&
-              !curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L) && !curl_easy_setopt(e, CURLOPT_NOPROXY, "127.0.0.1,localhost,::1") &&
-              !curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS) &&
-              !curl_easy_setopt(e, CURLOPT_TIMEOUT_MS, (long)(plan->timeout_ms ? plan->timeout_ms : DEFAULT_TIMEOUT_MS));
-    return ok && !curl_multi_add_handle(t->load->multi, e);
+    const long timeout_ms = plan->timeout_ms ? plan->timeout_ms : DEFAULT_TIMEOUT_MS;
+    bool ok = !c->curl_easy_setopt(e, CURLOPT_URL, t->load->url) &&
+              !c->curl_easy_setopt(e, CURLOPT_HTTPHEADER, t->load->headers) &&
+              !c->curl_easy_setopt(e, CURLOPT_POSTFIELDS, t->body) &&
+              !c->curl_easy_setopt(e, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(t->body)) &&
+              !c->curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, on_bytes) &&
+              !c->curl_easy_setopt(e, CURLOPT_WRITEDATA, t) &&
+              !c->curl_easy_setopt(e, CURLOPT_ERRORBUFFER, t->curl_error) &&
+              !c->curl_easy_setopt(e, CURLOPT_PRIVATE, t) &&
+              !c->curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L) &&
+              !c->curl_easy_setopt(e, CURLOPT_NOPROXY, "127.0.0.1,localhost,::1") &&
+              !c->curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS) &&
+              !c->curl_easy_setopt(e, CURLOPT_TIMEOUT_MS, timeout_ms);
+    return ok && !c->curl_multi_add_handle(t->load->multi, e);
 }
 
 static void send_one(struct load *load, uint32_t index, double due_s, const char *answer)
@@ -269,7 +277,7 @@ static int send_due(struct load *load)
 static void judge(struct transfer *t, CURLcode code, bool stopped)
 {
     struct kn_load_result *r = result_of(t);
-    curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &r->http_status);
+    t->load->curl->curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &r->http_status);
     r->end_s = now_s(t->load);
     r->outcome = KN_LOAD_OUTCOME_FAILED;
     if (!r->has_usage)
@@ -279,7 +287,8 @@ static void judge(struct transfer *t, CURLcode code, bool stopped)
     } else if (t->broken) {
         return; /* said already */
     } else if (code) {
-        snprintf(r->error, sizeof r->error, "%.150s", t->curl_error[0] ? t->curl_error : curl_easy_strerror(code));
+        snprintf(r->error, sizeof r->error, "%.150s",
+                 t->curl_error[0] ? t->curl_error : t->load->curl->curl_easy_strerror(code));
     } else if (r->http_status != 200) {
         json_t *body = json_loadb(t->refusal, t->n_refusal, 0, NULL);
         char message[120];
@@ -301,7 +310,7 @@ static void end_transfer(struct load *load, struct transfer *t, CURLcode code, b
     judge(t, code, stopped);
     struct kn_load_result *r = result_of(t);
     load->last_end_s = r->end_s > load->last_end_s ? r->end_s : load->last_end_s;
-    curl_multi_remove_handle(load->multi, t->easy);
+    load->curl->curl_multi_remove_handle(load->multi, t->easy);
     if (t->next)
         t->next->previous = t->previous;
     *(t->previous ? &t->previous->next : &load->first) = t->next;
@@ -316,13 +325,13 @@ static void end_transfer(struct load *load, struct transfer *t, CURLcode code, b
 static void end_ready(struct load *load)
 {
     int left;
-    for (CURLMsg *m; (m = curl_multi_info_read(load->multi, &left));) {
+    for (CURLMsg *m; (m = load->curl->curl_multi_info_read(load->multi, &left));) {
         if (m->msg != CURLMSG_DONE)
             continue;
         CURL *easy = m->easy_handle;
         CURLcode code = m->data.result; /* m dies with remove_handle */
         char *private = NULL;
-        curl_easy_getinfo(easy, CURLINFO_PRIVATE, &private);
+        load->curl->curl_easy_getinfo(easy, CURLINFO_PRIVATE, &private);
         end_transfer(load, (struct transfer *)(void *)private, code, false);
     }
 }
@@ -334,12 +343,12 @@ static void *run(void *user)
         if (atomic_load_explicit(&load->stop, memory_order_acquire)) /* set by the caller's thread */
             break;
         int running, wait_ms = send_due(load);
-        if (curl_multi_perform(load->multi, &running))
+        if (load->curl->curl_multi_perform(load->multi, &running))
             break;
         end_ready(load);
         bool has_head = peek_head(load) < load->plan->n_requests, client_free = load->plan->n_clients && load->n_under_way_own < load->plan->n_clients;
         if ((has_head && !client_free) || (!has_head && load->n_under_way_own))
-            curl_multi_poll(load->multi, NULL, 0, wait_ms, NULL);
+            load->curl->curl_multi_poll(load->multi, NULL, 0, wait_ms, NULL);
     }
     while (load->first)
         end_transfer(load, load->first, CURLE_OK, true);
@@ -359,7 +368,7 @@ static bool make_headers(struct load *load)
         lines[3] = authorization;
     }
     for (size_t i = 0; i < 4 && lines[i]; i++) {
-        struct curl_slist *longer = curl_slist_append(load->headers, lines[i]);
+        struct curl_slist *longer = load->curl->curl_slist_append(load->headers, lines[i]);
         if (!longer)
             return false;
         load->headers = longer;
@@ -393,9 +402,9 @@ bool kn_load_run(const struct kn_load_plan *plan, struct kn_load_result *results
         return false;
     load->plan = plan;
     load->results = results;
-    if (!(load->multi = curl_multi_init()) || !make_headers(load))
+    if (!(load->curl = kn_curl_open(why)) || !(load->multi = load->curl->curl_multi_init()) || !make_headers(load))
         goto done;
-    curl_multi_setopt(load->multi, CURLMOPT_MAXCONNECTS, 4096L);
+    load->curl->curl_multi_setopt(load->multi, CURLMOPT_MAXCONNECTS, 4096L);
     load->begin_ns = now_ns();
     *why = "cannot start a thread";
     if (!start(&thread, load))
@@ -412,8 +421,10 @@ bool kn_load_run(const struct kn_load_plan *plan, struct kn_load_result *results
     pthread_join(thread, NULL);
     *seconds = load->last_end_s;
 done:
-    curl_slist_free_all(load->headers);
-    curl_multi_cleanup(load->multi);
+    if (load->curl) {
+        load->curl->curl_slist_free_all(load->headers);
+        load->curl->curl_multi_cleanup(load->multi);
+    }
     free(load);
     return ok;
 }

@@ -11,10 +11,14 @@
 
 #include "bench.h"
 #include "bench_serve.h"
+#include "curl_open.h"
 
 /* Finds model and programs. */
 static bool prepare(struct kn_serve_args *a)
 {
+    const char *why;
+    if (!kn_curl_open(&why))
+        return !kn_app_fail("bench", "%s", why);
     if (a->url)
         return true;
     if (a->model_arg)

@@ -2,7 +2,6 @@
 /* Children that listen; see serve_peer.h. The system picks their ports, and both kinds of server print the one they got in the same words. */
 #include "serve_peer.h"
 
-#include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -14,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "curl_open.h"
 #include "last_words.h"
 
 enum { ASK_MS = 50, ASK_TIMEOUT_MS = 2000, MAX_GET_BYTES = 16 << 20, MAX_LOG_BYTES = 1 << 20 };
@@ -70,20 +70,26 @@ char *kn_serve_get(const char *url, const char *path, const char *api_key, uint3
     struct bytes body = {0};
     long status = 0;
     struct curl_slist *headers = NULL;
-    CURL *e = curl_easy_init();
+    const struct kn_curl *c = kn_curl_open(NULL);
+    if (!c)
+        return NULL;
+    CURL *e = c->curl_easy_init();
     size_t n = strlen(url);
     while (n && url[n - 1] == '/')
         n--;
     n -= n >= 3 && !memcmp(url + n - 3, "/v1", 3) ? 3 : 0;
     snprintf(whole, sizeof whole, "%.*s%s", (int)n, url, path);
     snprintf(authorization, sizeof authorization, "Authorization: Bearer %s", api_key ? api_key : "");
-    bool ok = e && (!api_key || (headers = curl_slist_append(NULL, authorization))) && !curl_easy_setopt(e, CURLOPT_URL, whole) &&
-              !curl_easy_setopt(e, CURLOPT_HTTPHEADER, headers) && !curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, keep) &&
-              !curl_easy_setopt(e, CURLOPT_WRITEDATA, &body) && !curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L) &&
-              !curl_easy_setopt(e, CURLOPT_NOPROXY, "127.0.0.1,localhost,::1") && !curl_easy_setopt(e, CURLOPT_TIMEOUT_MS, (long)timeout_ms) &&
-              !curl_easy_perform(e) && !curl_easy_getinfo(e, CURLINFO_RESPONSE_CODE, &status) && status == 200;
-    curl_easy_cleanup(e);
-    curl_slist_free_all(headers);
+    bool ok = e && (!api_key || (headers = c->curl_slist_append(NULL, authorization))) &&
+              !c->curl_easy_setopt(e, CURLOPT_URL, whole) && !c->curl_easy_setopt(e, CURLOPT_HTTPHEADER, headers) &&
+              !c->curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, keep) &&
+              !c->curl_easy_setopt(e, CURLOPT_WRITEDATA, &body) &&
+              !c->curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L) &&
+              !c->curl_easy_setopt(e, CURLOPT_NOPROXY, "127.0.0.1,localhost,::1") &&
+              !c->curl_easy_setopt(e, CURLOPT_TIMEOUT_MS, (long)timeout_ms) &&
+              !c->curl_easy_perform(e) && !c->curl_easy_getinfo(e, CURLINFO_RESPONSE_CODE, &status) && status == 200;
+    c->curl_easy_cleanup(e);
+    c->curl_slist_free_all(headers);
     if (!ok || !body.data) {
         free(body.data);
         return NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The load generator against a server with known delays. Only lower bounds of times are asserted: a busy machine makes everything later. */
 #include "../../../bench/load.c" /* the program is no library; first, since cmocka has a macro of the name fail */
+#include "../../../bench/curl_open.c"
 #include "../../../bench/load_sse.c"
 #include "../../../bench/load_stats.c"
 
