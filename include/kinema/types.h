@@ -77,7 +77,7 @@ KN_API enum kn_kv_quality kn_kv_quality_from_name(const char *name);
 enum kn_backend {
     KN_BACKEND_DEFAULT = 0, /* rans */
     KN_BACKEND_RANS = 1,    /* entropy coder for processors */
-    KN_BACKEND_HEVC = 2     /* lossless video, for video decoders */
+    KN_BACKEND_HEVC = 2     /* lossless video, for video decoders; a fetch opens libavcodec, without which it misses */
 };
 
 /* Who codes video (presets tiles, and the spectral ones over KN_BACKEND_HEVC). Decoding is the same for all. */

@@ -15,6 +15,7 @@
 #ifndef KN_TEST_HIDE_LIBRARY_H
 #define KN_TEST_HIDE_LIBRARY_H
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,10 +72,17 @@ static inline void hide_behind(const char *file, const char *other)
         abort();
 }
 
-/* The folder is empty again by then. */
+/* Removes the folder, and what a test that failed has left in it. */
 static inline void hide_end(void)
 {
-    rmdir(getenv(HIDE_VARIABLE));
+    const char *folder = getenv(HIDE_VARIABLE);
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (e->d_name[0] != '.')
+            hide_nothing(e->d_name);
+    if (d)
+        closedir(d);
+    rmdir(folder);
 }
 
 #endif
