@@ -32,7 +32,7 @@ static int set_up(void **state)
     const size_t strides[3] = {SIDE, SIDE, SIDE};
     for (size_t i = 0; i < sizeof picture; i++)
         (&picture[0][0])[i] = (uint8_t)(120 + test_random() % 16);
-    if (kni_hevc_encoder_open(&e, &(struct kn_hevc_opts){0}, KNI_HEVC_CONTENT_TILES, NULL) ||
+    if (kni_hevc_encoder_open(&e, &(struct kn_hevc_opts){0}, KNI_HEVC_CONTENT_TILES, 0, NULL) ||
         kni_hevc_encode_begin(e, SIDE, SIDE, 1, NULL, NULL) || kni_hevc_encode_picture(e, planes, strides, NULL) ||
         kni_hevc_encode_end(e, &section, NULL))
         return -1;
