@@ -135,9 +135,8 @@ static void drop_unused(struct kni_device_cpu *c, struct kni_span *memory)
 {
     if (!memory->is_released || memory->n_mappings)
         return;
-    while (
-        fallocate(c->memory_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)memory->at, (off_t)memory->bytes) &&
-        errno == EINTR)
+    const int hole = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    while (fallocate(c->memory_fd, hole, (off_t)memory->at, (off_t)memory->bytes) && errno == EINTR)
         ;
     c->stats.created_bytes -= memory->bytes;
     kni_spans_remove(&c->memory, memory);
@@ -305,19 +304,28 @@ static void forget_mapping(struct kni_device_cpu *c, struct kni_span *mapping)
     drop_unused(c, memory);
 }
 
+/* Makes it a plain part of its range again. A process that has as many mappings as the system allows may not even
+ * replace one: what is mapped is closed then, and goes with the range; its memory can be given back all the same. */
+static bool cover(uint64_t at, uint64_t bytes)
+{
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    return mmap(pointer(at), bytes, PROT_NONE, flags, -1, 0) != MAP_FAILED || !mprotect(pointer(at), bytes, PROT_NONE);
+}
+
 enum kn_status kni_device_cpu_unmap(struct kni_device *d, struct kni_device_addr at, size_t bytes, struct kn_err *err)
 {
     struct kni_device_cpu *c = kni_device_cpu_of(d);
 
     pthread_mutex_lock(&c->lock);
     enum kn_status status = check_whole(c, "unmap", at.at, bytes, err);
-    if (!status && mmap(pointer(at.at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-                        0) == MAP_FAILED)
-        status = kni_err_set(err, KN_E_NOMEM, "unmap of %zu bytes at 0x%llx: the system maps no more; close something",
-                             bytes, BIG(at.at));
-    for (uint64_t done = 0; !status && done < bytes;) {
-        struct kni_span *m = kni_spans_find(&c->mappings, at.at + done);
-        done += m->bytes;
+    if (!status && !cover(at.at, bytes))
+        status =
+            kni_err_set(err, KN_E_NOMEM, "unmap of %zu bytes at 0x%llx: the system refuses; unmap other mappings first",
+                        bytes, BIG(at.at));
+    for (uint64_t left = bytes;
+         !status && left;) { /* the last first: only what lies behind the range moves in the table */
+        struct kni_span *m = kni_spans_holding(&c->mappings, at.at + left - 1);
+        left -= m->bytes;
         forget_mapping(c, m);
     }
     pthread_mutex_unlock(&c->lock);

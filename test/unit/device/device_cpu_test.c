@@ -9,9 +9,21 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "base/log.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1 /* they map memory of their own and cannot go on when the system maps no more */
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
 
 #define RW KNI_DEVICE_ACCESS_READ_WRITE
 
@@ -278,6 +290,52 @@ static void little_memory(void **state)
     close_twin();
 }
 
+/* No file descriptor for a handle's memory, and no more mappings than the system allows a process. */
+static void the_system_refuses(void **state)
+{
+    (void)state;
+    struct rlimit files, no_files;
+    struct kni_device_handle h;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    no_files = files;
+    no_files.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &no_files), 0);
+    assert_refused(ops->create(dev, STEP, &h, &why), KN_E_NOMEM, "the system gives no memory");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    h = created(STEP);
+
+    unsigned long limit = 0;
+    FILE *file = fopen("/proc/sys/vm/max_map_count", "r");
+    assert_true(!file || fscanf(file, "%lu", &limit) == 1);
+    if (file)
+        fclose(file);
+    const size_t most = 100000; /* a machine that allows more is not asked: it would take long */
+    if (limit && limit < most && !SANITIZED) {
+        struct kni_device_addr a = reserved(most * STEP);
+        size_t n = 0;
+        while (n < most && ops->map(dev, plus(a, n * STEP), h, &why) == KN_OK)
+            n++;
+        assert_true(n < limit);
+        assert_refused(ops->map(dev, plus(a, n * STEP), h, &why), KN_E_NOMEM, "the system maps no more");
+        assert_refused(ops->alias(dev, plus(a, n * STEP), a, &why), KN_E_NOMEM, "fewer and larger");
+        assert_int_equal(ops->get_stats(dev).mapped_bytes, n * STEP);
+        assert_ok(ops->set_access(dev, a, n * STEP, RW, &why));
+        seen(a)[0] = 1;
+        assert_ok(ops->unmap(dev, a, STEP, &why)); /* giving back works all the same */
+        assert_int_equal(touch(a, false), SIGSEGV);
+        assert_ok(ops->unmap(dev, plus(a, STEP), (n - 1) * STEP, &why));
+        assert_ok(ops->release(dev, h, &why));
+        assert_int_equal(file_bytes(), 0);
+        assert_ok(ops->unreserve(dev, a, most * STEP, &why));
+        h = created(STEP);
+        a = reserved(STEP);
+        assert_ok(ops->map(dev, a, h, &why));
+        assert_ok(ops->unmap(dev, a, STEP, &why));
+        assert_ok(ops->unreserve(dev, a, STEP, &why));
+    }
+    assert_ok(ops->release(dev, h, &why));
+}
+
 static void granularity(void **state)
 {
     (void)state;
@@ -520,6 +578,7 @@ int main(void)
         ON_A_TWIN(random_walk),
         ON_A_TWIN(verbs_from_many_threads),
         cmocka_unit_test(little_memory),
+        ON_A_TWIN(the_system_refuses),
         cmocka_unit_test(granularity),
         cmocka_unit_test(allocations_fail),
         cmocka_unit_test(close_names_what_is_left),
