@@ -75,8 +75,8 @@ test-asan: build-asan test-clients model
 	@cd $(BUILD)-asan && $(CTEST) -L '^(unit|kernel|fuzz|fault|stress)$$'
 
 # Only what these tests need is built.
-TSAN_TESTS = threads_test ring_test call_test loop_test sched_test fetch_test publish_test store_watch_test engine_test store_threads_test \
-             hevc_avcodec_test
+TSAN_TESTS = threads_test ring_test call_test loop_test sched_test fetch_test publish_test store_watch_test engine_test \
+             store_threads_test hevc_avcodec_test
 
 test-tsan: setup test-clients
 	@$(CMAKE) -S . -B $(BUILD)-tsan -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=Debug -DKN_SANITIZE=thread >/dev/null
