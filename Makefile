@@ -76,7 +76,7 @@ test-asan: build-asan test-clients model
 
 # Only what these tests need is built.
 TSAN_TESTS = threads_test ring_test call_test loop_test sched_test fetch_test publish_test store_watch_test engine_test \
-             store_threads_test hevc_avcodec_test
+             store_threads_test hevc_avcodec_test device_cpu_test device_cpu_queue_test pool_test
 
 test-tsan: setup test-clients
 	@$(CMAKE) -S . -B $(BUILD)-tsan -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=Debug -DKN_SANITIZE=thread >/dev/null
